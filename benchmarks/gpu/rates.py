@@ -1,8 +1,8 @@
 """Steps a second of a training, bare and in the whole loop, in rounds that take turns.
 
-In: a recipe and a data set. Out: medians. Bare is the compiled step on one batch that was made tensors once; the loop
-is the one of `towers train`, whose thread prepares each batch, which then goes to the device, and which looks at the
-losses now and then. Both wait for the device before and after what is timed.
+In: a recipe and a data set. Out: medians. Bare is the compiled step on one batch that stays on the device; the loop is
+the one of `towers train`, whose threads prepare the batches, which then go to the device, and which looks at the losses
+now and then. Both wait for the device before and after what is timed.
 """
 
 import statistics
@@ -12,14 +12,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import tensorflow as tf
+
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import Stage, build_trainer
 from towers.config.recipe import Config
 from towers.errors import ConfigError
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import TASKS, as_tensors, steps_of_task
+from towers.training.trainer import Trainer
 
-# More steps before what is timed than batches are made ahead, so that none of these was made while nothing trained.
 WARM_UP = 5
 
 
@@ -46,16 +48,23 @@ def rates(config: Config, data: Dataset, rounds: int, steps: int) -> dict[str, A
             _, trainer = build_trainer(check_recipe(config, data), data, stage, Path(folder), Path(folder))
         except ConfigError as error:
             return {"refused": str(error)}
-        rounds = min(rounds, trainer.examples.steps // (WARM_UP + steps))
+        warm_up = WARM_UP + TASKS * steps_of_task(config.train.batch_size)
+        rounds = min(rounds, trainer.examples.steps // (warm_up + steps))
         if not rounds:
-            return {"few": f"an epoch has {trainer.examples.steps} steps, a round {WARM_UP + steps}"}
-        return measured(trainer, rounds, steps)
+            return {"few": f"an epoch has {trainer.examples.steps} steps, a round {warm_up + steps}"}
+        return measured(trainer, rounds, warm_up, steps)
 
 
-def measured(trainer: Trainer, rounds: int, steps: int) -> dict[str, Any]:
-    """Medians of the rounds; the ratio is that of each round."""
-    batch = as_tensors(trainer.examples.batch(0, 0))
-    pairs = [(bare_rate(trainer, batch, steps), loop_rate(trainer, steps)) for _ in range(rounds)]
+def measured(trainer: Trainer, rounds: int, warm_up: int, steps: int) -> dict[str, Any]:
+    """Medians of the rounds; the ratio is that of each round.
+
+    Args:
+        warm_up: steps before those that are timed: more than batches are made ahead, so that none that is timed was
+            made while nothing trained.
+    """
+    # A copy on the GPU, where there is one.
+    batch = tf.nest.map_structure(tf.identity, as_tensors(trainer.examples.batch(0, 0)))
+    pairs = [(bare_rate(trainer, batch, steps), loop_rate(trainer, warm_up, steps)) for _ in range(rounds)]
     return {
         "bare_steps_per_s": round(statistics.median(bare for bare, _ in pairs), 3),
         "loop_steps_per_s": round(statistics.median(loop for _, loop in pairs), 3),
@@ -76,9 +85,9 @@ def bare_rate(trainer: Trainer, batch: Any, steps: int) -> float:
     return steps / (time.perf_counter() - begin)
 
 
-def loop_rate(trainer: Trainer, steps: int) -> float:
+def loop_rate(trainer: Trainer, warm_up: int, steps: int) -> float:
     """Steps a second of the next `steps` of the loop, after a warm-up; all in one epoch."""
-    first = trainer.done + WARM_UP
+    first = trainer.done + warm_up
     begin = end = 0.0
 
     def on_step(done: int, _: float) -> None:

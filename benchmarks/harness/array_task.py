@@ -20,7 +20,7 @@ from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
 from towers.training.optimizers import build_optimizer
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 Section = dict[str, Any]
 

@@ -79,8 +79,8 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     from pipelines.training.check import check_recipe
     from pipelines.training.stage import build_training
     from towers.config.recipe import load_config
-    from towers.data.examples import AHEAD
-    from towers.training.trainer import Trainer, as_tensors
+    from towers.training.prefetch import TASKS, as_tensors, steps_of_task
+    from towers.training.trainer import Trainer
 
     data = Dataset.open(folder / "dataset")
     config = check_recipe(load_config("default"), data)
@@ -91,17 +91,17 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     training = build_training(config, data, ("train",), folder / "run", folder / "run", validated=True)
     trainer = Trainer(training.task, training.batches, config.optimizer, config.train, folder / "run", None)
     batches, size = training.batches, config.train.batch_size
+    ahead = TASKS * steps_of_task(size)  # as many at a time as training has
     seconds: dict[str, list[float]] = {"batches": [], "steps": []}
     for turn in range(rounds + 1):
         begin = time.perf_counter()
         for step in range(STEPS):
             batches.batch(turn, step)
         between = time.perf_counter()
-        # As many at a time as training has.
-        tensors = [as_tensors(batches.batch(turn, step)) for step in range(AHEAD)]
+        tensors = [as_tensors(batches.batch(turn, step)) for step in range(ahead)]
         ready = time.perf_counter()
         for step in range(STEPS):
-            trainer._step(tensors[step % AHEAD])
+            trainer._step(tensors[step % ahead])
         trainer.optimizer.step.numpy()  # waits for the last one
         if turn:  # the first one compiles
             seconds["batches"].append(between - begin)

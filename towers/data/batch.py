@@ -37,20 +37,20 @@ class Batch(NamedTuple):
 
 
 def share(example: Int64s, worker: int, workers: int) -> Int64s:
-    """One worker's or device's part of the examples of a step; all parts have the same size.
+    """One worker's or device's part of the examples of each step; all parts have the same size.
 
     Args:
-        example: [B].
+        example: [..., B].
         worker, workers: the number of the part, from 0, and how many there are.
 
     Raises:
         ConfigError: B is no multiple of `workers`.
     """
-    size, rest = divmod(len(example), workers)
+    size, rest = divmod(example.shape[-1], workers)
     if rest:
         raise ConfigError(
-            f"train.batch_size: {workers} workers or devices cannot share the {len(example)} examples of a step "
+            f"train.batch_size: {workers} workers or devices cannot share the {example.shape[-1]} examples of a step "
             f"equally; take a multiple of {workers} that is no more than the examples that there are, or fewer workers "
             "or devices"
         )
-    return example[worker * size : (worker + 1) * size]
+    return example[..., worker * size : (worker + 1) * size]

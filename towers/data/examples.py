@@ -4,8 +4,6 @@ There is no state, so a resumed run sees the same batches.
 """
 
 import math
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +16,6 @@ from towers.data.feature_tables import Array, FeatureTables, bagged
 from towers.data.impressions import NO_ITEM, Impressions
 from towers.data.item_ranks import ItemRanks
 from towers.data.shuffle import order_key, shuffled
-
-AHEAD = 2  # batches made while one trains
 
 
 @dataclass(frozen=True)
@@ -63,45 +59,49 @@ class Examples:
         """Steps per epoch. The last, partial batch is left out; each epoch's order leaves out another one."""
         return max(1, len(self) // self.batch_size)
 
-    def chosen(self, epoch: int, step: int) -> Int64s:
-        """The events [B] that are the examples of one step, in rising order."""
-        begin = step * self.batch_size
-        places = np.arange(begin, min(begin + self.batch_size, len(self)), dtype=np.int64)
-        return np.sort(shuffled(places, len(self), order_key(self.seed, epoch)))
+    def chosen(self, epoch: int, steps: range) -> Int64s:
+        """The events [S, B] that are the examples of some steps, those of each in rising order."""
+        end = min(steps.stop * self.batch_size, len(self))
+        places = np.arange(steps.start * self.batch_size, end, dtype=np.int64)
+        return np.sort(shuffled(places, len(self), order_key(self.seed, epoch)).reshape(len(steps), -1))
 
-    def query(self, example: Int64s) -> dict[str, Any]:
-        """The query features of examples, as input for a tower."""
-        return bagged(self.tables.of_examples(self.events, example, self.positives))
+    def queries(self, example: Int64s) -> list[dict[str, Any]]:
+        """The query features of examples [S, B], as input for a tower: those of each step."""
+        features = self.tables.of_examples(self.events, example.ravel(), self.positives)
+        split = {name: rows.reshape(*example.shape, *rows.shape[1:]) for name, rows in features.items()}
+        return [bagged({name: rows[part] for name, rows in split.items()}) for part in range(len(example))]
 
     def batch(self, epoch: int, step: int) -> Batch:
         """The batch of one step; with several workers this one's part of it, the same size for each."""
-        example = share(self.chosen(epoch, step), self.worker, self.workers)
-        weight = self.events.weight
+        [batch] = self.batches(epoch, range(step, step + 1))
+        return batch
+
+    def batches(self, epoch: int, steps: range) -> list[Batch]:
+        """The same of successive steps. A small batch costs more by NumPy's calls than by its examples."""
+        chosen = share(self.chosen(epoch, steps), self.worker, self.workers)
+        example, weight = chosen.ravel(), self.events.weight
         places, present = self._positives(example)
         item = self._ranks(places, present, 0)
         known = self._known(example, item, present)
         ones = np.ones(places.shape, np.float32)
-        return Batch(
-            query=self.query(example),
-            item=item,
-            present=present,
-            label=ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
-            known=known,
-            shown=self._not_taken(example, np.hstack([np.where(present, item, NO_ITEM), known]), epoch),
-            user=self.events.user[example].astype(np.int64),
-            weight=self._weight(example),
-            seed=np.array([self.seed, epoch * self.steps + step], np.int32),
-        )
-
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, Batch]]:
-        """The steps of one epoch from `first_step` on, prepared by a background thread."""
-        with ThreadPoolExecutor(1) as pool:
-            ahead = [pool.submit(self.batch, epoch, s) for s in range(first_step, min(first_step + AHEAD, self.steps))]
-            for step in range(first_step, self.steps):
-                batch = ahead.pop(0).result()
-                if step + AHEAD < self.steps:
-                    ahead.append(pool.submit(self.batch, epoch, step + AHEAD))
-                yield step, batch
+        columns = {
+            "item": item,
+            "present": present,
+            "label": ones if weight is None else np.where(present, weight[places], 0).astype(np.float32),
+            "known": known,
+            "shown": self._not_taken(example, np.hstack([np.where(present, item, NO_ITEM), known]), epoch),
+            "user": self.events.user[example].astype(np.int64),
+            "weight": self._weight(example),
+        }
+        split = {name: rows.reshape(*chosen.shape, *rows.shape[1:]) for name, rows in columns.items()}
+        return [
+            Batch(
+                query=query,
+                seed=np.array([self.seed, epoch * self.steps + step], np.int32),
+                **{name: rows[part] for name, rows in split.items()},
+            )
+            for part, (step, query) in enumerate(zip(steps, self.queries(chosen), strict=True))
+        ]
 
     def _weight(self, example: Int64s) -> Floats:
         """[B]: an event's own weight if `weighted`, times two factors of its place in its user's list of n events.

@@ -40,8 +40,20 @@ class SequenceExamples(Examples):
     def __len__(self) -> int:
         return int(self._windows[1].sum())
 
-    def chosen(self, epoch: int, step: int) -> Int64s:
-        """The events [B] that are the examples of one step, in rising order: a part of the epoch's windows."""
+    def chosen(self, epoch: int, steps: range) -> Int64s:
+        """The events [S, B] that are the examples of some steps: each step has a part of the epoch's windows."""
+        return np.stack([self._chosen(epoch, step) for step in steps])
+
+    def queries(self, example: Int64s) -> list[dict[str, Any]]:
+        """The query features of examples [S, B], as input for a tower: those of each step."""
+        return [
+            query
+            | {name: self._sequences(own, table, self._pasts[name]) for name, table in self.tables.sequences.items()}
+            for own, query in zip(example, super().queries(example), strict=True)
+        ]
+
+    def _chosen(self, epoch: int, step: int) -> Int64s:
+        """The events [B] of one step, in rising order."""
         begin = step * self.batch_size
         end = min(begin + self.batch_size, len(self))
         order, ends = self._order(epoch)
@@ -51,13 +63,6 @@ class SequenceExamples(Examples):
         stretch = np.repeat(first - before, count) + np.arange(count.sum())
         skipped = begin - (ends[low] - count[0])
         return np.sort(stretch[skipped : skipped + end - begin])
-
-    def query(self, example: Int64s) -> dict[str, Any]:
-        """The query features of examples, as input for a tower."""
-        sequences = {
-            name: self._sequences(example, table, self._pasts[name]) for name, table in self.tables.sequences.items()
-        }
-        return super().query(example) | sequences
 
     @property
     def _length(self) -> int:
@@ -80,12 +85,15 @@ class SequenceExamples(Examples):
 
     def _order(self, epoch: int) -> tuple[Int64s, Int64s]:
         """[W] the windows in the order of an epoch, and the number of examples up to the end of each."""
-        if epoch not in self._orders:
+        found = self._orders.get(epoch)
+        if found is None:
             count = self._windows[1]
             order = shuffled(np.arange(len(count)), len(count), order_key(self.seed, epoch))
+            found = order, np.cumsum(count[order])
+            # Another thread may do the same.
             self._orders.clear()
-            self._orders[epoch] = order, np.cumsum(count[order])
-        return self._orders[epoch]
+            self._orders[epoch] = found
+        return found
 
     def _shown(self, event: Int64s, length: int, past: Past) -> tuple[Int64s, Int64s]:
         """Start and end, in `past`, of the part of each event's history that its window shows."""

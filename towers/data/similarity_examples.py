@@ -4,7 +4,6 @@
 ranks of `towers.data.item_ranks`, which here are places among the training items.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -77,10 +76,9 @@ class SimilarItems:
         """Steps per epoch. The last, partial batch is left out; each epoch's order leaves out another one."""
         return max(1, self.count // self.size)
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, ClassBatch | RelatedBatch]]:
-        """The steps of one epoch from `first_step` on."""
-        for step in range(first_step, self.steps):
-            yield step, self.batch(epoch, step)
+    def batches(self, epoch: int, steps: range) -> list[ClassBatch | RelatedBatch]:
+        """The batches of some steps."""
+        return [self.batch(epoch, step) for step in steps]
 
     def batch(self, epoch: int, step: int) -> ClassBatch | RelatedBatch:
         """The batch of one step."""

@@ -4,7 +4,7 @@ A step runs once on each device. A variable has a copy on each, which the step o
 take the same step, so the copies stay equal; what runs outside of a step reads the first one and writes all.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -94,7 +94,6 @@ class Together:
         """The batches of one step."""
         return tuple(part.batch(epoch, step) for part in self.parts)
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, tuple[Any, ...]]]:
-        """The steps of one epoch."""
-        for steps in zip(*(part.epoch(epoch, first_step) for part in self.parts), strict=True):
-            yield steps[0][0], tuple(batch for _, batch in steps)
+    def batches(self, epoch: int, steps: range) -> list[tuple[Any, ...]]:
+        """The batches of some steps."""
+        return list(zip(*(part.batches(epoch, steps) for part in self.parts), strict=True))

@@ -7,7 +7,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
 import tensorflow as tf
@@ -48,8 +48,8 @@ class Batches(Protocol):
         """The batch of one step."""
         ...
 
-    def epoch(self, epoch: int, first_step: int = 0) -> Iterator[tuple[int, Any]]:
-        """The steps of one epoch."""
+    def batches(self, epoch: int, steps: range) -> list[Any]:
+        """The batches of successive steps; threads call it at the same time."""
         ...
 
 

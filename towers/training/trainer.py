@@ -6,7 +6,7 @@ and masks; a run that diverged stops.
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -22,6 +22,7 @@ from towers.training.agreement import agreed_measure, agreed_state
 from towers.training.checkpoints import Checkpoints
 from towers.training.compile_step import compiled
 from towers.training.optimizers import build_optimizer
+from towers.training.prefetch import as_tensors, prefetched
 from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Summary, Task, Validation, not_finite
 from towers.training.stop_request import ASK_STEPS, stop_of_any
 from towers.training.warm_start import WarmStart
@@ -138,8 +139,8 @@ class Trainer:
     def _epoch(self, on_step: OnStep, stop: Callable[[], None]) -> dict[str, float]:
         progress, steps = self.progress, self.examples.steps
         begin = time.monotonic()
-        for step, batch in self.examples.epoch(progress.epoch, progress.step):
-            self._watch.add(step, self._step(as_tensors(batch)))
+        for step, batch in self._batches(progress.step):
+            self._watch.add(step, self._step(batch))
             progress.step = step + 1
             # Reading the loss waits for the step, so it is read only now and then, and before anything is saved.
             save = self.done % self.config.checkpoint_steps == 0 and progress.step < steps
@@ -157,14 +158,18 @@ class Trainer:
             "loss": progress.loss_sum / steps,
             "train_seconds": time.monotonic() - begin,
         }
-        steps_again = islice(self.examples.epoch(progress.epoch), LOOK_BATCHES)
-        batches = (as_tensors(part) for _, batch in steps_again for part in self._replicas.batches(batch))
+        steps_again = islice(self._batches(), LOOK_BATCHES)
+        batches = (part for _, batch in steps_again for part in self._replicas.batches(batch))
         record |= self.task.after_epoch(progress.epoch + 1, batches)
         # All at once, after the validation: a run that is stopped in between validates again.
         self.progress = self._after(record)
         self._log(record)
         self._save()
         return record
+
+    def _batches(self, first_step: int = 0) -> Iterator[tuple[int, Any]]:
+        """The steps of this epoch."""
+        return prefetched(self.examples, self.config.batch_size, self.progress.epoch, first_step)
 
     def _look(self) -> None:
         """Reads the losses since the last look; raises on a bad one."""
@@ -240,9 +245,3 @@ class Trainer:
         self.optimizer.apply(tape.gradient(loss, self.task.trainable_variables))
         [total] = self._replicas.sum([loss])
         return total
-
-
-def as_tensors(batch: Batch) -> Batch:
-    """The same batch, as tensors."""
-    tensors: Batch = tf.nest.map_structure(tf.convert_to_tensor, batch)
-    return tensors

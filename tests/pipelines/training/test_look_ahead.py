@@ -18,7 +18,7 @@ from towers.config.look_ahead import look_ahead
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 USERS, LENGTH, ITEMS, LATE = 40, 10, 15, 5
 QUERY: dict[str, Any] = {

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tests.support.worlds.training import trainer
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 
 def run(directory: str, steps: int, out: str, sections: dict[str, Any]) -> None:

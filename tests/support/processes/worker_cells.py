@@ -19,7 +19,7 @@ from pipelines.training.stage import build_trainer, stages
 from towers.config.recipe import parse_config
 from towers.ops.replicas import Replicas
 from towers.training.devices import local_devices
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 from towers.training.workers import connect
 
 

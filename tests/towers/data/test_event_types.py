@@ -120,7 +120,7 @@ def test_an_event_with_no_history_of_any_type_is_no_example_where_nothing_else_i
     tables = FeatureTables({}, {}, sequences=sequences)
     examples = SequenceExamples(events, tables, ItemRanks.of(events.item, ITEMS), 10_000, 3, alone=True)
     wanted = [e for e in range(len(events)) if earlier_events(events, e, (0, 2))]
-    assert examples.chosen(0, 0).tolist() == wanted and len(examples) == len(wanted)
+    assert examples.chosen(0, range(1)).tolist() == [wanted] and len(examples) == len(wanted)
     counts = example_counts(events, ITEMS, tables)
     assert counts.tolist() == np.bincount(events.item[wanted], minlength=ITEMS).tolist()
     fewer = [e for e in range(len(events)) if earlier_events(events, e, (0,))]

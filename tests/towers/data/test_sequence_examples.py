@@ -43,7 +43,7 @@ def examples_of(
 
 def seen_by(examples: SequenceExamples, example: np.ndarray) -> list[list[list[int]]]:
     """Row and gap of all items that each example's place sees, oldest first, read out of the packed rows."""
-    packed_rows = examples.query(example)["s"]
+    packed_rows = examples.queries(example[np.newaxis])[0]["s"]
     items, segment, position = (np.asarray(part).reshape(-1, *part.shape[2:]) for part in packed_rows[:3])
     width = packed_rows.items.shape[1]
     shown = []
@@ -63,13 +63,13 @@ def test_every_event_is_one_example_and_sees_strictly_earlier_ones(length: int, 
     start, end = events.offsets[events.user], np.asarray(events.history_end)
     wanted = np.flatnonzero(end > start) if alone else np.arange(len(events))
     assert len(examples) == len(wanted)
-    got = np.concatenate([examples.chosen(2, step) for step in range(examples.steps)])
+    got = examples.chosen(2, range(examples.steps)).ravel()
     assert len(got) == len(wanted) // 37 * 37
     assert len(np.unique(got)) == len(got)
     assert np.isin(got, wanted).all()
     # A last, partial batch is left out; in one batch of all there is none.
     whole = examples_of(events, length, alone=alone, batch_size=len(wanted))
-    np.testing.assert_array_equal(whole.chosen(0, 0), wanted)
+    np.testing.assert_array_equal(whole.chosen(0, range(1))[0], wanted)
     seconds = np.asarray(events.time) // 10
     for example, shown in zip(wanted, seen_by(examples, wanted), strict=True):
         history = range(start[example], end[example])[-len(shown) :] if shown else []
@@ -113,7 +113,7 @@ def test_an_item_without_a_row_counts_as_never_taken_as_in_a_request(length: int
     start, end = events.offsets[events.user], np.asarray(events.history_end)
     known = [[e for e in range(start[example], end[example]) if rows[events.item[e]]] for example in range(len(events))]
     wanted = [example for example, earlier in enumerate(known) if earlier]
-    assert examples.chosen(0, 0).tolist() == wanted and len(wanted) < int((end > start).sum())
+    assert examples.chosen(0, range(1)).tolist() == [wanted] and len(wanted) < int((end > start).sum())
     counts = example_counts(events, ITEMS, tables_of(length, rows))
     assert counts.tolist() == np.bincount(events.item[wanted], minlength=ITEMS).tolist()
     for example, shown in zip(wanted, seen_by(examples, np.array(wanted)), strict=True):
@@ -144,10 +144,11 @@ def test_impressions_see_what_was_taken_before_and_are_seen_by_none(length: int)
 
 def test_batches_are_a_function_of_the_step_and_epochs_have_orders_of_their_own() -> None:
     examples = examples_of(events_of(seed=1), 7, alone=True)
-    streamed = [batch.item.tolist() for _, batch in examples.epoch(1)]
+    steps = range(examples.steps)
+    forth = [examples.batch(1, step).item.tolist() for step in steps]
     again = examples_of(events_of(seed=1), 7, alone=True)
-    assert [again.batch(1, step).item.tolist() for step in reversed(range(again.steps))] == streamed[::-1]
-    assert [batch.item.tolist() for _, batch in examples.epoch(2)] != streamed
+    assert [again.batch(1, step).item.tolist() for step in reversed(steps)] == forth[::-1]
+    assert [examples.batch(2, step).item.tolist() for step in steps] != forth
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))

@@ -29,7 +29,8 @@ from towers.features.encoder import FeatureSpec, new_table
 from towers.features.neighbours import CooccurrenceEncoder
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 N = 6
 

@@ -31,7 +31,8 @@ from towers.features.encoder import FeatureSpec
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower, save_tower
 from towers.model.untrained_rows import zero_untrained_rows
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 ITEMS, WIDTH, LENGTH = 50, 8, 6
 RNG = np.random.default_rng(5)

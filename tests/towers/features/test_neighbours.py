@@ -28,7 +28,8 @@ from towers.features.neighbour_graph import Neighbours
 from towers.features.neighbours import GraphEncoder
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 NODES, ROWS = 7, 6
 

@@ -18,7 +18,8 @@ from towers.data.packing import Sequences, packed
 from towers.features.encoder import FeatureSpec
 from towers.features.self_attention import SelfAttention
 from towers.model.two_tower import TwoTower, save_tower
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 WIDTH, LENGTH = 8, 6
 

@@ -22,7 +22,8 @@ from towers.errors import ConfigError
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.training.checkpoints import Checkpoints
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 
 def names(choices: tuple[type[Any], ...]) -> list[str]:

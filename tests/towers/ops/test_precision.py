@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from tests.support.gpu_kernels import problems
 from tests.support.worlds.training import group_world, recipe, task_of, trainer
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 CASES: dict[str, dict[str, Any]] = {
     "blockwise": {},

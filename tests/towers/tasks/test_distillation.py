@@ -11,7 +11,7 @@ from towers.config.recipe import Config
 from towers.data.batch import Batch
 from towers.model.two_tower import TwoTower
 from towers.tasks.retrieval import Retrieval
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 SHARE = 0.25
 

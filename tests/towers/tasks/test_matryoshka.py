@@ -13,7 +13,7 @@ from towers.data.batch import Batch
 from towers.errors import ConfigError
 from towers.model.two_tower import TwoTower
 from towers.tasks.retrieval import Retrieval
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 CUTS, WIDTH = [2, 5], 8
 LONG = 30.0  # times the first rows, of which cuts are so short that they are not scaled up to length one

@@ -11,7 +11,7 @@ from tests.support.worlds.training import group_world, recipe, task_of, trainer
 from towers.data.batch import Batch
 from towers.losses.softmax import AdaptiveMargin, mean_diameter
 from towers.tasks.retrieval import Retrieval
-from towers.training.trainer import as_tensors
+from towers.training.prefetch import as_tensors
 
 DRAWN = {"name": "uniform", "negatives": 7}
 

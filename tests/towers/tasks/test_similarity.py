@@ -21,7 +21,8 @@ from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.tasks.similarity import NeighbourValidation, Similarity
 from towers.training.optimizers import Optimizer, build_optimizer
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 ITEMS, CLASSES = 24, 3
 # An item may be of two classes: i % 3, and each fifth item of the next one, too.
@@ -125,7 +126,8 @@ def test_a_relation_says_who_is_like_whom(relation: Relation) -> None:
 def test_every_anchor_has_a_partner_in_its_batch(relation: Relation) -> None:
     order = batches(relation, "items", 8, seed=3)
     seen = []
-    for _, batch in order.epoch(2):
+    for step in range(order.steps):
+        batch = order.batch(2, step)
         first, second = np.split(batch.item, 2)
         seen += first.tolist()
         for a, b in zip(first.tolist(), second.tolist(), strict=True):
@@ -152,7 +154,7 @@ def test_partners_are_drawn_evenly_from_the_own_class_and_alone_means_alone() ->
 
 def test_an_epoch_of_items_has_each_of_them_once_and_all_its_classes() -> None:
     order = batches(by_class(), "centres", 8, seed=3)
-    items = np.concatenate([batch.item for _, batch in order.epoch(1)])
+    items = np.concatenate([order.batch(1, step).item for step in range(order.steps)])
     assert sorted(items.tolist()) == list(range(ITEMS))
     batch = order.batch(1, 2)
     assert [[c for c in row if c >= 0] for row in batch.classes.tolist()] == [NAMED[i] for i in batch.item.tolist()]
@@ -282,8 +284,8 @@ def test_each_loss_learns_the_classes_and_its_step_would_stay_on_a_gpu(name: str
     step = step_of(task, build_optimizer(config.optimizer, task.trainable_variables))
     assert problems(step.get_concrete_function(as_tensors(order.batch(0, 0))).graph) == []
     for epoch in range(30):
-        for _, batch in order.epoch(epoch):
-            step(as_tensors(batch))
+        for place in range(order.steps):
+            step(as_tensors(order.batch(epoch, place)))
     # A hinge stops where its triplets are satisfied, which may leave an item beside another class.
     assert check.measure(task.towers).metric >= (0.95 if name == "triplet" else 1.0)
 

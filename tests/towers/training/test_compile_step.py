@@ -15,7 +15,8 @@ from towers.errors import ConfigError
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.training.compile_step import compiled
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.prefetch import as_tensors
+from towers.training.trainer import Trainer
 
 SECTIONS: dict[str, Any] = {"optimizer": {"weight_decay": 0.01, "schedule": "cosine", "clip_norm": 1.0}}
 

@@ -13,8 +13,9 @@ from towers.data.batch import Batch
 from towers.data.examples import Examples
 from towers.errors import ConfigError, DivergedError
 from towers.training.checkpoints import Checkpoints
+from towers.training.prefetch import as_tensors
 from towers.training.protocols import LossWatch, Progress, not_finite
-from towers.training.trainer import Trainer, as_tensors
+from towers.training.trainer import Trainer
 
 STEPS = 8  # of an epoch; a checkpoint each 3
 
@@ -24,9 +25,11 @@ class Poisoned(Examples):
 
     bad: tuple[int, int]
 
-    def batch(self, epoch: int, step: int) -> Batch:
-        batch = super().batch(epoch, step)
-        return batch._replace(weight=batch.weight * np.float32(np.nan)) if (epoch, step) == self.bad else batch
+    def batches(self, epoch: int, steps: range) -> list[Batch]:
+        return [
+            batch._replace(weight=batch.weight * np.float32(np.nan)) if (epoch, step) == self.bad else batch
+            for step, batch in zip(steps, super().batches(epoch, steps), strict=True)
+        ]
 
 
 def poisoned(directory: Path, epoch: int, step: int, **sections: Any) -> Trainer:
