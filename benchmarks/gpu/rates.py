@@ -12,8 +12,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import Stage, build_trainer
@@ -62,8 +60,7 @@ def measured(trainer: Trainer, rounds: int, warm_up: int, steps: int) -> dict[st
         warm_up: steps before those that are timed: more than batches are made ahead, so that none that is timed was
             made while nothing trained.
     """
-    # A copy on the GPU, where there is one.
-    batch = tf.nest.map_structure(tf.identity, as_tensors(trainer.examples.batch(0, 0)))
+    batch = as_tensors(trainer.examples.batch(0, 0))
     pairs = [(bare_rate(trainer, batch, steps), loop_rate(trainer, warm_up, steps)) for _ in range(rounds)]
     return {
         "bare_steps_per_s": round(statistics.median(bare for bare, _ in pairs), 3),

@@ -1,5 +1,6 @@
 """The rows of the measured table that are about training, evaluation and preparing data."""
 
+import re
 from collections.abc import Callable
 
 from benchmarks.harness.machine import results
@@ -180,6 +181,33 @@ def compiled(result: Result) -> Rows:
     ]
 
 
+def train_loop(result: Result) -> Rows:
+    far = [max(cell[key] for cell in result["cells"].values()) for key in ("step", "jit_compile")]
+    rows = [
+        (
+            f"The train step by TensorFlow on device {result['device']['name']}, {len(result['cells'])} losses and "
+            "samplers: largest distance from the CPU's losses, without / with `train.jit_compile`",
+            several(far, ".0e"),
+            "gpu.loop",
+        )
+    ]
+    recipes: dict[str, dict[str, Result]] = {}
+    for name, rate in result["rates"].items():
+        recipe, batch, jit = re.split(r", batches of ([\d,]*\d)", name)
+        if "loop_to_bare" in rate:
+            recipes.setdefault(recipe + jit, {})[batch] = rate
+    for recipe, rates in recipes.items():
+        rows.append(
+            (
+                f"… {recipe}, batches of {' / '.join(rates)}: steps/s of the whole loop, as a share of the bare step",
+                f"{several([each['loop_steps_per_s'] for each in rates.values()], ',.0f')}; "
+                f"{several([each['loop_to_bare'] for each in rates.values()], '.2f')}",
+                "gpu.loop",
+            )
+        )
+    return rows
+
+
 ROWS: dict[str, Callable[[Result], Rows]] = {
     "samplers": samplers,
     "optimizers": optimizers,
@@ -192,4 +220,6 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "prepare_100m": prepare,
     "input": input_pipeline,
     "warm_start": warm_start,
-} | {name: compiled for name in results() if name.startswith("jax_")}
+}
+ROWS |= {name: compiled for name in results() if name.startswith("jax_")}
+ROWS |= {name: train_loop for name in results() if name.startswith("loop_")}

@@ -169,7 +169,8 @@ class Trainer:
 
     def _batches(self, first_step: int = 0) -> Iterator[tuple[int, Any]]:
         """The steps of this epoch."""
-        return prefetched(self.examples, self.config.batch_size, self.progress.epoch, first_step)
+        config = self.config
+        return prefetched(self.examples, config.batch_size, self.progress.epoch, first_step, host=config.jit_compile)
 
     def _look(self) -> None:
         """Reads the losses since the last look; raises on a bad one."""

@@ -1,6 +1,8 @@
 """Threads make the batches of an epoch: all of them, once, in order, and no more of them than are asked for."""
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -52,9 +54,21 @@ def test_every_step_comes_once_and_in_order_from_the_first_one_on(steps: int, fi
     assert threading.get_ident() not in source.threads
 
 
-def test_tensors_are_in_host_memory() -> None:
-    [(_, batch)] = prefetched(Places(1), 1, 0)
-    assert {each.device.rpartition("device:")[2] for each in tf.nest.flatten(batch)} == {"CPU:0"}
+@pytest.mark.parametrize(("host", "device"), [(True, "CPU:0"), (False, None)])
+def test_tensors_stay_in_host_memory_where_xla_takes_them_and_else_go_where_tensorflow_puts_them(
+    monkeypatch: pytest.MonkeyPatch, host: bool, device: str | None
+) -> None:
+    named: list[str | None] = []
+
+    @contextmanager
+    def place(name: str | None) -> Iterator[None]:
+        named.append(name)
+        yield
+
+    monkeypatch.setattr(tf, "device", place)
+    [(_, batch)] = prefetched(Places(1), 1, 0, host=host)
+    assert named == [device]
+    assert all(isinstance(each, tf.Tensor) for each in tf.nest.flatten(batch))
 
 
 @pytest.mark.parametrize(("batch_size", "steps"), [(1_024, 32), (10_000, 3), (16_384, 2), (32_768, 1), (99_999, 1)])
