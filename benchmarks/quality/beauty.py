@@ -37,6 +37,14 @@ from serving.bundle.reader import Bundle
 
 RECIPE = "towers/recipes/beauty.toml"
 CATEGORIES = ['features.candidate.attributes={kind="multi"}', 'features.query.history.item_features=["attributes"]']
+# Teachers twice as wide, and epochs enough for 64 numbers to follow them; fewer negatives, or it would take hours.
+TAUGHT = [
+    "distillation.dimension=128",
+    "distillation.share=0.8",
+    'sampler.parts=[{name="in_batch"},{name="uniform",negatives=1024}]',
+    "train.epochs=24",
+    "train.patience=8",
+]
 K = 10
 
 
@@ -72,7 +80,7 @@ class Variant:
     def changes(self) -> list[str]:
         """The changed settings, as words after `--set`."""
         return [
-            *[f"distillation.models={self.teachers}"] * bool(self.teachers),
+            *[f"distillation.models={self.teachers}", *TAUGHT] * bool(self.teachers),
             *["data.refit=true"] * self.refit,
             *CATEGORIES * self.categories,
         ]

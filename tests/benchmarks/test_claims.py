@@ -124,12 +124,12 @@ def test_only_a_claim_that_fails_ends_with_1(claims: dict[str, bool], goals: dic
 def test_a_variant_of_beauty_trains_what_its_result_is_called() -> None:
     words = {
         beauty.Variant(): ("", [], {}),
-        beauty.Variant(teachers=4): ("_taught", ["distillation.models=4"], {"teachers": 4}),
+        beauty.Variant(teachers=4): ("_taught", ["distillation.models=4", *beauty.TAUGHT], {"teachers": 4}),
         beauty.Variant(refit=True): ("_refit", ["data.refit=true"], {"refit": True}),
         beauty.Variant(categories=True): ("_categories", beauty.CATEGORIES, {"categories": True}),
         beauty.Variant(4, categories=True): (
             "_categories_taught",
-            ["distillation.models=4", *beauty.CATEGORIES],
+            ["distillation.models=4", *beauty.TAUGHT, *beauty.CATEGORIES],
             {"teachers": 4, "categories": True},
         ),
     }
