@@ -17,10 +17,11 @@ from pipelines.training.check import check_recipe
 from pipelines.training.stage import Stage, build_trainer
 from towers.config.recipe import Config
 from towers.errors import ConfigError
-from towers.training.prefetch import TASKS, as_tensors, steps_of_task
+from towers.training.prefetch import TASKS, THREADS, as_tensors
 from towers.training.trainer import Trainer
 
 WARM_UP = 5
+ROUNDS_OF_TASKS = 5  # that are timed at least: threads that end their tasks together serve a whole round at once
 
 
 class RoundEndedError(Exception):
@@ -34,7 +35,7 @@ def rates(config: Config, data: Dataset, rounds: int, steps: int) -> dict[str, A
         config: a recipe, whose features may be derived.
         data: its training events; an epoch holds at least one round.
         rounds: at most; as many as an epoch holds.
-        steps: of a round.
+        steps: of a round, at least.
 
     Returns:
         The figures, or why there are none: ``refused`` says what XLA cannot compile, ``few`` that there are too few
@@ -46,11 +47,17 @@ def rates(config: Config, data: Dataset, rounds: int, steps: int) -> dict[str, A
             _, trainer = build_trainer(check_recipe(config, data), data, stage, Path(folder), Path(folder))
         except ConfigError as error:
             return {"refused": str(error)}
-        warm_up = WARM_UP + TASKS * steps_of_task(config.train.batch_size)
+        warm_up = WARM_UP + TASKS * trainer.steps_per_task
+        steps = whole_rounds(steps, THREADS * trainer.steps_per_task)
         rounds = min(rounds, trainer.examples.steps // (warm_up + steps))
         if not rounds:
             return {"few": f"an epoch has {trainer.examples.steps} steps, a round {warm_up + steps}"}
         return measured(trainer, rounds, warm_up, steps)
+
+
+def whole_rounds(steps: int, per_round: int) -> int:
+    """At least `steps`: a whole number of the rounds in which each thread ends one task."""
+    return max(ROUNDS_OF_TASKS, -(-steps // per_round)) * per_round
 
 
 def measured(trainer: Trainer, rounds: int, warm_up: int, steps: int) -> dict[str, Any]:
@@ -67,6 +74,7 @@ def measured(trainer: Trainer, rounds: int, warm_up: int, steps: int) -> dict[st
         "loop_steps_per_s": round(statistics.median(loop for _, loop in pairs), 3),
         "loop_to_bare": round(statistics.median(loop / bare for bare, loop in pairs), 3),
         "rounds": rounds,
+        "steps": steps,
     }
 
 

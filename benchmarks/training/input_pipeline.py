@@ -79,7 +79,7 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     from pipelines.training.check import check_recipe
     from pipelines.training.stage import build_training
     from towers.config.recipe import load_config
-    from towers.training.prefetch import TASKS, as_tensors, steps_of_task
+    from towers.training.prefetch import as_tensors, prefetch
     from towers.training.trainer import Trainer
 
     data = Dataset.open(folder / "dataset")
@@ -91,23 +91,23 @@ def measured(folder: Path, rounds: int) -> dict[str, Any]:
     training = build_training(config, data, ("train",), folder / "run", folder / "run", validated=True)
     trainer = Trainer(training.task, training.batches, config.optimizer, config.train, folder / "run", None)
     batches, size = training.batches, config.train.batch_size
-    ahead = TASKS * steps_of_task(size)  # as many at a time as training has
+    together = min(trainer.steps_per_task, STEPS)
     seconds: dict[str, list[float]] = {"batches": [], "steps": []}
     for turn in range(rounds + 1):
         begin = time.perf_counter()
-        for step in range(STEPS):
-            batches.batch(turn, step)
+        for first in range(0, STEPS, together):
+            batches.batches(turn, range(first, min(first + together, STEPS)))
         between = time.perf_counter()
-        tensors = [as_tensors(batches.batch(turn, step)) for step in range(ahead)]
+        tensors = [as_tensors(batch) for batch in batches.batches(turn, range(together))]
         ready = time.perf_counter()
         for step in range(STEPS):
-            trainer._step(tensors[step % ahead])
+            trainer._step(tensors[step % together])
         trainer.optimizer.step.numpy()  # waits for the last one
         if turn:  # the first one compiles
             seconds["batches"].append(between - begin)
             seconds["steps"].append(time.perf_counter() - ready)
-    for step in range(batches.steps):
-        batches.batch(0, step)
+    for _ in prefetch(batches, 0, per_task=trainer.steps_per_task):
+        pass
     rate = {name: STEPS * size / float(np.median(taken)) for name, taken in seconds.items()}
     return {
         "features": list(config.features.query or {}) + list(config.features.candidate or {}),

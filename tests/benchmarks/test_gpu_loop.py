@@ -52,8 +52,13 @@ class Clocked:
 def test_a_rate_is_of_the_steps_after_the_warm_up_and_waits_for_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer: Any = Clocked(monkeypatch)
     found = rates.measured(trainer, rounds=3, warm_up=rates.WARM_UP, steps=8)
-    assert found == {"bare_steps_per_s": 1.0, "loop_steps_per_s": 0.8, "loop_to_bare": 0.8, "rounds": 3}
+    assert found == {"bare_steps_per_s": 1.0, "loop_steps_per_s": 0.8, "loop_to_bare": 0.8, "rounds": 3, "steps": 8}
     assert trainer.done == trainer.steps == 3 * (rates.WARM_UP + 8)
+
+
+@pytest.mark.parametrize(("steps", "per_round", "whole"), [(100, 62, 310), (100, 14, 112), (100, 2, 100), (6, 2, 10)])
+def test_what_is_timed_is_a_whole_number_of_the_threads_turns(steps: int, per_round: int, whole: int) -> None:
+    assert rates.whole_rounds(steps, per_round) == whole
 
 
 def test_losses_are_those_of_steps_without_a_graph() -> None:
@@ -102,13 +107,20 @@ def test_the_claim_is_about_every_cell_and_the_goal_about_a_gpu_alone() -> None:
     }
 
 
+# As `python -m benchmarks.gpu.loop`, but a task makes one batch, so that a small world has enough of them.
+RUN = """
+import runpy
+from towers.training import prefetch
+prefetch.TASK_BYTES = 1
+runpy.run_module("benchmarks.gpu.loop", run_name="__main__", alter_sys=True)
+"""
+
+
 @pytest.mark.slow
 def test_on_this_cpu_it_times_both_recipes_and_says_what_xla_refuses() -> None:
-    sizes = ["--users", "4000", "--items", "1000", "--events", "360000", "--rounds", "2", "--steps", "6"]
-    words = ["--cells", CELL, "--batches", "256", "300000", "--dry", *sizes]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.gpu.loop", *words], cwd=ROOT, capture_output=True, text=True, check=False
-    )
+    sizes = ["--users", "300", "--items", "1000", "--events", "14000", "--rounds", "2", "--steps", "6"]
+    words = ["--cells", CELL, "--batches", "256", "9000", "--dry", *sizes]
+    done = subprocess.run([sys.executable, "-c", RUN, *words], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     (line,) = (each for each in done.stdout.splitlines() if each.startswith('{"device"'))
     result = json.loads(line)
@@ -121,5 +133,5 @@ def test_on_this_cpu_it_times_both_recipes_and_says_what_xla_refuses() -> None:
         assert found[name]["rounds"] == 2
         assert found[name]["bare_steps_per_s"] > 0 and found[name]["loop_steps_per_s"] > 0
     assert "changes from batch to batch" in found["default, batches of 256, jit_compile"]["refused"]
-    # Four tasks make a batch each ahead.
-    assert found["ids, batches of 300,000"] == {"few": f"an epoch has 1 steps, a round {rates.WARM_UP + 4 + 6}"}
+    # Four tasks are ahead; what is timed is five turns of the two threads.
+    assert found["ids, batches of 9,000"] == {"few": f"an epoch has 1 steps, a round {rates.WARM_UP + 4 + 10}"}

@@ -1,4 +1,4 @@
-"""Batches that threads make, and turn into tensors, while the model trains."""
+"""Threads that make batches, as tensors, while the model trains."""
 
 from collections import deque
 from collections.abc import Iterator
@@ -11,39 +11,42 @@ from towers.training.protocols import Batches
 
 THREADS = 2
 TASKS = 2 * THREADS  # under way or waiting
-EXAMPLES = 32_768  # of a task: to make and hand over small batches one by one takes longer than to make them at once
+TASK_BYTES = 1 << 20  # of batches that one task makes: one by one, small ones take longer to make and hand over
 
 
-def prefetched(
-    examples: Batches, batch_size: int, epoch: int, first_step: int = 0, *, host: bool = False
+def prefetch(
+    examples: Batches, epoch: int, first_step: int = 0, *, per_task: int = 1, host: bool = False
 ) -> Iterator[tuple[int, Any]]:
     """The steps of one epoch from `first_step` on, each with its batch as tensors.
 
-    Args:
-        host: leave them in host memory, from where a step that XLA compiled takes them to the GPU in a fourth of the
-            time that TensorFlow needs to copy them one by one. Without XLA it would copy them late and wait.
-    """
-    together = steps_of_task(batch_size)
+    An error of a batch is raised in place of the first batch of its task.
 
-    def made(first: int) -> list[Any]:
-        steps = range(first, min(first + together, examples.steps))
+    Args:
+        per_task: steps whose batches a task makes, see `steps_per_task`.
+        host: leave the tensors in host memory: a step that XLA compiled takes them to the GPU itself, sooner than
+            TensorFlow copies them one by one. A step without XLA would copy them late and wait.
+    """
+
+    def make(first: int) -> list[Any]:
+        steps = range(first, min(first + per_task, examples.steps))
         with tf.device("CPU:0" if host else None):
             return [as_tensors(batch) for batch in examples.batches(epoch, steps)]
 
     tasks: deque[Future[list[Any]]] = deque()
-    firsts = range(first_step, examples.steps, together)
+    firsts = range(first_step, examples.steps, per_task)
     pool = ThreadPoolExecutor(THREADS)
     try:
         for number, first in enumerate(firsts):
-            tasks.extend(pool.submit(made, later) for later in firsts[number + len(tasks) : number + TASKS])
+            tasks.extend(pool.submit(make, later) for later in firsts[number + len(tasks) : number + TASKS])
             yield from enumerate(tasks.popleft().result(), first)
     finally:
         pool.shutdown(cancel_futures=True)
 
 
-def steps_of_task(batch_size: int) -> int:
-    """How many steps' batches one task makes."""
-    return max(1, EXAMPLES // batch_size)
+def steps_per_task(batch: Any) -> int:
+    """How many batches like this one, tensors, make up `TASK_BYTES`; at least one."""
+    size = sum(each.shape.num_elements() * each.dtype.size for each in tf.nest.flatten(batch))
+    return int(max(1, TASK_BYTES // size))
 
 
 def as_tensors(batch: Any) -> Any:

@@ -22,7 +22,7 @@ from towers.training.agreement import agreed_measure, agreed_state
 from towers.training.checkpoints import Checkpoints
 from towers.training.compile_step import compiled
 from towers.training.optimizers import build_optimizer
-from towers.training.prefetch import as_tensors, prefetched
+from towers.training.prefetch import as_tensors, prefetch, steps_per_task
 from towers.training.protocols import Batches, LossWatch, Progress, SavedProgress, Summary, Task, Validation, not_finite
 from towers.training.stop_request import ASK_STEPS, stop_of_any
 from towers.training.warm_start import WarmStart
@@ -73,6 +73,7 @@ class Trainer:
         self.task, self.examples, self.config, self.validation = task, examples, config, validation
         self._replicas = replicas
         first = as_tensors(examples.batch(0, 0))
+        self.steps_per_task = steps_per_task(first)
         task.create_weights(replicas.batches(first)[0])
         self.optimizer = build_optimizer(optimizer, task.trainable_variables, config.epochs * examples.steps, replicas)
         if warm is not None:
@@ -169,8 +170,8 @@ class Trainer:
 
     def _batches(self, first_step: int = 0) -> Iterator[tuple[int, Any]]:
         """The steps of this epoch."""
-        config = self.config
-        return prefetched(self.examples, config.batch_size, self.progress.epoch, first_step, host=config.jit_compile)
+        epoch, host = self.progress.epoch, self.config.jit_compile
+        return prefetch(self.examples, epoch, first_step, per_task=self.steps_per_task, host=host)
 
     def _look(self) -> None:
         """Reads the losses since the last look; raises on a bad one."""
