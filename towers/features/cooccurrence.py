@@ -62,7 +62,7 @@ class Companions:
 
 
 def companions(
-    user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int | Literal["list"], most: int
+    user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int | Literal["list"], most: int, key: str
 ) -> Companions:
     """The closest companions of every item.
 
@@ -71,11 +71,12 @@ def companions(
         known: [N] which items may be companions.
         window: largest distance that counts, in places; "list": all items of a user, whatever their order.
         most: L, companions kept per item; of equally close ones, those of the smaller number.
+        key: of the window in the recipe.
 
     Raises:
         ConfigError: "list", and there are too many pairs.
     """
-    total, blocks = pair_counts(user, item, len(known), window)
+    total, blocks = pair_counts(user, item, len(known), window, key)
     scale = 1 / np.sqrt(np.where(total > 0, total, np.inf))
     found = Companions(np.full((len(known), most), -1, np.int32), np.zeros((len(known), most), np.float32))
     for first, second, count in blocks:
@@ -86,12 +87,12 @@ def companions(
 
 
 def pair_counts(
-    user: Int32s, item: Int32s, items: int, window: int | Literal["list"]
+    user: Int32s, item: Int32s, items: int, window: int | Literal["list"], key: str
 ) -> tuple[Doubles, Iterator[Block]]:
     """How often items are taken together.
 
     Args:
-        user, item, window: as in `companions`.
+        user, item, window, key: as in `companions`.
         items: N.
 
     Returns:
@@ -101,7 +102,7 @@ def pair_counts(
         ConfigError: as in `companions`.
     """
     if window == "list":
-        return _in_one_list(user, item, items)
+        return _in_one_list(user, item, items, key)
     longest = int(np.bincount(user).max(initial=0))
     steps = [step for distance in range(1, min(window, longest - 1) + 1) for step in (-distance, distance)]
     total = np.zeros(items)
@@ -117,15 +118,15 @@ def _within(user: Int32s, item: Int32s, items: int, steps: Sequence[int]) -> Ite
         yield _counted(user, item, by_item[slice(ends[low - 1] if low else 0, ends[high - 1])], steps)
 
 
-def _in_one_list(user: Int32s, item: Int32s, items: int) -> tuple[Doubles, Iterator[Block]]:
+def _in_one_list(user: Int32s, item: Int32s, items: int, key: str) -> tuple[Doubles, Iterator[Block]]:
     taken = sparse.csr_array((np.ones(len(item)), (user, item)), shape=(int(user.max(initial=-1)) + 1, items))
     taken.sum_duplicates()
     taken.data[:] = 1
     length = np.diff(taken.indptr)
     if (pairs := int((length.astype(np.int64) ** 2).sum())) > MOST_PAIRS:
         raise ConfigError(
-            f"features: co-occurrence with window = 'list' counts every pair of a user's items: at most "
-            f"{MOST_PAIRS:,}, got {pairs:,}; name a window in places (on data with an order), or leave it out"
+            f"{key}: 'list' counts every pair of a user's items: at most {MOST_PAIRS:,}, got {pairs:,}; name a window "
+            "in places (on data with an order), or leave the co-occurrence out"
         )
     by_item, weighted = taken.T.tocsr(), sparse.diags_array(1 / np.log(np.e + length)) @ taken
 

@@ -42,24 +42,26 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     user, item = user[order], item[order]
     counted: dict[tuple[str, int | Literal["list"], int], Companions] = {}
 
-    def near(table: str, rows: Int32s, window: int | Literal["list"], most: int) -> Companions:
+    def near(table: str, rows: Int32s, window: int | Literal["list"], most: int, key: str) -> Companions:
         # Features of one table have the same rows, so counts for one of them hold for all.
-        key = table, window, most
-        if key not in counted:
-            counted[key] = companions(user, item, rows != MISSING, window, most)
-        return counted[key]
+        place = table, window, most
+        if place not in counted:
+            counted[place] = companions(user, item, rows != MISSING, window, most, key)
+        return counted[place]
 
     for encoder in queries:
         spec, config = encoder.spec, encoder.config
         rows, beside = tables.neighbours[spec.name].rows, None
         if config.cooccurrence:
-            beside = near(spec.table, rows, config.cooccurrence_window, COMPANIONS).of_rows(rows, spec.rows)
+            key = f"features.query.{spec.name}.cooccurrence_window"
+            beside = near(spec.table, rows, config.cooccurrence_window, COMPANIONS, key).of_rows(rows, spec.rows)
         _connect(encoder, user, rows[item], len(parts[0].offsets) - 1, beside)
     for encoder in candidates:
         name = encoder.spec.name
         if isinstance(encoder, CooccurrenceEncoder):
             rows, settings = tables.companions[name], encoder.config
-            encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length), rows)
+            key = f"features.candidate.{name}.window"
+            encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length, key), rows)
         else:
             _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
 

@@ -84,7 +84,7 @@ def test_companions_are_those_of_a_slow_loop(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("towers.features.cooccurrence.BLOCK_EVENTS", block)
         patch.setattr("towers.features.cooccurrence.BLOCK_PAIRS", block)
-        found = companions(user, taken, known, window, most)
+        found = companions(user, taken, known, window, most, "window")
     wanted = (slow_lists(lists, N) if window == "list" else slow(lists, N, window)) * known
     item, value = closest(wanted, most)
     np.testing.assert_allclose(found.closeness, value, rtol=1e-5)
@@ -102,18 +102,18 @@ def test_lists_read_no_order() -> None:
     taken = rng.integers(0, 40, (9, 30)).astype(np.int32)
     shuffled = rng.permuted(taken, axis=1)
     assert (taken != shuffled).any()
-    one, other = (companions(user, each.ravel(), known, "list", 40) for each in (taken, shuffled))
+    one, other = (companions(user, each.ravel(), known, "list", 40, "window") for each in (taken, shuffled))
     np.testing.assert_array_equal(one.item, other.item)
     np.testing.assert_array_equal(one.closeness, other.closeness)
-    one, other = (companions(user, each.ravel(), known, 5, 40) for each in (taken, shuffled))
+    one, other = (companions(user, each.ravel(), known, 5, 40, "window") for each in (taken, shuffled))
     assert (one.item != other.item).any()
 
 
 def test_lists_of_too_many_pairs_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("towers.features.cooccurrence.MOST_PAIRS", 24)
     user, item = np.zeros(5, np.int32), np.arange(5, dtype=np.int32)
-    with pytest.raises(ConfigError, match=r"window = 'list' counts every pair .* at most 24, got 25"):
-        companions(user, item, np.ones(5, bool), "list", 2)
+    with pytest.raises(ConfigError, match=r"^features\.near\.window: 'list' counts every pair .* at most 24, got 25"):
+        companions(user, item, np.ones(5, bool), "list", 2, "features.near.window")
 
 
 def encoder(**options: Any) -> CooccurrenceEncoder:

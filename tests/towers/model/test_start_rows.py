@@ -150,6 +150,14 @@ def test_more_pairs_than_can_be_factorised_are_refused(monkeypatch: pytest.Monke
         start_rows(model, tables, events)
 
 
+def test_lists_of_too_many_pairs_are_refused_by_the_key_of_their_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towers.features.cooccurrence.MOST_PAIRS", 100)
+    events, tables, _ = group_world()
+    model = towers(IdFeature(kind="id", start="cooccurrence", start_window="list"), USERS, ITEMS, recipe())
+    with pytest.raises(ConfigError, match=r"^features\.candidate\.item_id\.start_window: 'list' counts every pair"):
+        start_rows(model, tables, events)
+
+
 @pytest.mark.parametrize(
     ("side", "settings", "said"),
     [
