@@ -228,9 +228,9 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "beauty_s3rec_categories_taught": partial(
         beauty,
-        what="Four teachers and the items' categories, the Beauty of 12,101 items",
+        what="Three teachers of 128 numbers and the items' categories, the Beauty of 12,101 items",
         published_by="eSASRec / SASRec with sampled softmax, of ids alone,",
-        command="quality.beauty --set beauty-s3rec --categories --teachers 4",
+        command="quality.beauty --set beauty-s3rec --categories --teachers 3",
     ),
     "ml_100k": ml_100k,
     "ml_100k_rolling": ml_100k_rolling,
