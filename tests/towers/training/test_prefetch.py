@@ -36,7 +36,7 @@ class Places:
         self.threads: set[int] = set()
         self.gate = threading.Event()
         self.gate.set()
-        self.begun = threading.Semaphore(0)
+        self.begun, self.ended = threading.Semaphore(0), threading.Semaphore(0)
 
     def batch(self, epoch: int, step: int) -> Place:
         [batch] = self.batches(epoch, range(step, step + 1))
@@ -49,6 +49,7 @@ class Places:
         assert self.gate.wait(30)
         if self.broken in steps:
             raise OSError(f"step {self.broken}")
+        self.ended.release()
         return [Place(np.array(epoch), {"step": np.array([step, step])}) for step in steps]
 
 
@@ -68,8 +69,8 @@ def test_each_thread_has_a_task_under_way_and_one_waiting_and_whoever_stops_wait
     source = Places(1_000)
     batches = prefetch(source, 0)
     assert next(batches)[0] == 0
-    for _ in range(TASKS):  # with the first one they have begun all that may be made ahead
-        assert source.begun.acquire(timeout=30)
+    for _ in range(TASKS):  # all that may be made ahead, the first one among them
+        assert source.begun.acquire(timeout=30) and source.ended.acquire(timeout=30)
     source.gate.clear()
     # Each step that is taken lets one more task begin, up to one in each thread.
     assert [next(batches)[0] for _ in range(TASKS - 1)] == list(range(1, TASKS))
