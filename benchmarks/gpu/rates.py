@@ -21,7 +21,7 @@ from towers.training.prefetch import TASKS, THREADS, as_tensors
 from towers.training.trainer import Trainer
 
 WARM_UP = 5
-ROUNDS_OF_TASKS = 5  # that are timed at least: threads that end their tasks together serve a whole round at once
+TURNS = 5  # of the threads that are timed at least: if they end their tasks together, those of a turn come at once
 
 
 class RoundEndedError(Exception):
@@ -48,16 +48,16 @@ def rates(config: Config, data: Dataset, rounds: int, steps: int) -> dict[str, A
         except ConfigError as error:
             return {"refused": str(error)}
         warm_up = WARM_UP + TASKS * trainer.steps_per_task
-        steps = whole_rounds(steps, THREADS * trainer.steps_per_task)
+        steps = whole_turns(steps, THREADS * trainer.steps_per_task)
         rounds = min(rounds, trainer.examples.steps // (warm_up + steps))
         if not rounds:
             return {"few": f"an epoch has {trainer.examples.steps} steps, a round {warm_up + steps}"}
         return measured(trainer, rounds, warm_up, steps)
 
 
-def whole_rounds(steps: int, per_round: int) -> int:
-    """At least `steps`: a whole number of the rounds in which each thread ends one task."""
-    return max(ROUNDS_OF_TASKS, -(-steps // per_round)) * per_round
+def whole_turns(steps: int, per_turn: int) -> int:
+    """At least `steps`: a whole number of the turns in which each thread ends one task."""
+    return max(TURNS, -(-steps // per_turn)) * per_turn
 
 
 def measured(trainer: Trainer, rounds: int, warm_up: int, steps: int) -> dict[str, Any]:

@@ -56,9 +56,9 @@ def test_a_rate_is_of_the_steps_after_the_warm_up_and_waits_for_the_last_one(mon
     assert trainer.done == trainer.steps == 3 * (rates.WARM_UP + 8)
 
 
-@pytest.mark.parametrize(("steps", "per_round", "whole"), [(100, 62, 310), (100, 14, 112), (100, 2, 100), (6, 2, 10)])
-def test_what_is_timed_is_a_whole_number_of_the_threads_turns(steps: int, per_round: int, whole: int) -> None:
-    assert rates.whole_rounds(steps, per_round) == whole
+@pytest.mark.parametrize(("steps", "per_turn", "whole"), [(100, 62, 310), (100, 14, 112), (100, 2, 100), (6, 2, 10)])
+def test_what_is_timed_is_a_whole_number_of_the_threads_turns(steps: int, per_turn: int, whole: int) -> None:
+    assert rates.whole_turns(steps, per_turn) == whole
 
 
 def test_losses_are_those_of_steps_without_a_graph() -> None:

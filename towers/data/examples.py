@@ -4,6 +4,7 @@ There is no state, so a resumed run sees the same batches.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,8 +69,7 @@ class Examples:
     def queries(self, example: Int64s) -> list[dict[str, Any]]:
         """The query features of examples [S, B], as input for a tower: those of each step."""
         features = self.tables.of_examples(self.events, example.ravel(), self.positives)
-        split = {name: rows.reshape(*example.shape, *rows.shape[1:]) for name, rows in features.items()}
-        return [bagged({name: rows[part] for name, rows in split.items()}) for part in range(len(example))]
+        return [bagged(columns) for columns in _by_step(features, len(example))]
 
     def batch(self, epoch: int, step: int) -> Batch:
         """The batch of one step; with several workers this one's part of it, the same size for each."""
@@ -93,14 +93,9 @@ class Examples:
             "user": self.events.user[example].astype(np.int64),
             "weight": self._weight(example),
         }
-        split = {name: rows.reshape(*chosen.shape, *rows.shape[1:]) for name, rows in columns.items()}
         return [
-            Batch(
-                query=query,
-                seed=np.array([self.seed, epoch * self.steps + step], np.int32),
-                **{name: rows[part] for name, rows in split.items()},
-            )
-            for part, (step, query) in enumerate(zip(steps, self.queries(chosen), strict=True))
+            Batch(query=query, seed=np.array([self.seed, epoch * self.steps + step], np.int32), **own)
+            for step, query, own in zip(steps, self.queries(chosen), _by_step(columns, len(steps)), strict=True)
         ]
 
     def _weight(self, example: Int64s) -> Floats:
@@ -161,6 +156,12 @@ class Examples:
     def _ranks(self, places: Int64s, present: Array, filler: int) -> Int64s:
         ranks: Int64s = np.where(present, self.catalogue.ranks[self.events.item[places]], filler)
         return ranks
+
+
+def _by_step(columns: Mapping[str, Array], steps: int) -> list[dict[str, Array]]:
+    """Columns of S B examples in a row, as those of each step's B."""
+    split = {name: rows.reshape(steps, len(rows) // steps, *rows.shape[1:]) for name, rows in columns.items()}
+    return [{name: rows[step] for name, rows in split.items()} for step in range(steps)]
 
 
 def _range_of_user(events: Events, example: Int64s) -> tuple[Int64s, Int64s]:

@@ -92,13 +92,13 @@ def _information(
     """The positive part for the known items, [N, N]."""
     items, pairs = len(known), 0
     firsts, seconds, counts = [np.empty(0, np.int32)], [np.empty(0, np.int32)], [np.empty(0, np.float32)]
-    key = f"features.candidate.{name}"
-    for first, second, count in pair_counts(user, item, items, window, f"{key}.start_window")[1]:
+    feature = f"features.candidate.{name}"
+    for first, second, count in pair_counts(user, item, items, window, f"{feature}.start_window")[1]:
         kept = known[first] & known[second]
         pairs += int(kept.sum())
         if pairs > MOST_PAIRS:
             raise ConfigError(
-                f"{key}.start: 'cooccurrence' factorises at most {MOST_PAIRS:,} pairs of items, "
+                f"{feature}.start: 'cooccurrence' factorises at most {MOST_PAIRS:,} pairs of items, "
                 "and users take more of them together; name a smaller start_window, or leave start out"
             )
         firsts.append(first[kept].astype(np.int32))
