@@ -93,7 +93,7 @@ def run_stage(
         work: gets the files that are not part of a stage's result.
         warm: the run to start from.
         replicas: the workers; all but the first write to directories of their own.
-        teachers: the directories of models of the same features, from which this one learns.
+        teachers: the checkpoints of models of the same features, from which this one learns.
 
     Returns:
         The content of stage.json.
@@ -205,8 +205,7 @@ def build_training(
         connect_graphs(new, tables, [events.past])
         return new
 
-    finals = [path / CHECKPOINTS / FINAL for path in teachers]
-    taught_by = Teachers.read(finals, untrained, config.distillation.share) if finals else None
+    taught_by = Teachers.read(teachers, untrained, config.distillation.share) if teachers else None
     task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.dataset.dataset import Dataset
+from pipelines.training.earlier_run import CHECKPOINTS, FINAL
 from pipelines.training.stage import Stage, run_stage
 from towers.config.recipe import Config
 
@@ -36,9 +37,9 @@ def train_teachers(
         chosen: epochs of each teacher where validation does not choose them.
 
     Returns:
-        Their directories, and the content of each one's stage.json.
+        Their checkpoints, and the content of each one's stage.json.
     """
-    recipe, folders, contents = config.of_teachers, [], []
+    recipe, checkpoints, contents = config.of_teachers, [], []
     for number, each in enumerate(teachers_of(config, stage), 1):
         train = {"seed": (config.train.seed + number * SEEDS) % MOST_SEED, "keep_state": False}
         if chosen:
@@ -46,8 +47,8 @@ def train_teachers(
         changed = config.train.model_copy(update=train)
         folder = work / TEACHERS / stage.name / str(number)
         folder.mkdir(parents=True, exist_ok=True)
-        folders.append(folder)
+        checkpoints.append(folder / CHECKPOINTS / FINAL)
         contents.append(run_stage(recipe.model_copy(update={"train": changed}), data, each, folder, folder))
         # A trainer and its graphs reference each other: without this, memory would hold each one's tables and moments.
         gc.collect()
-    return folders, contents
+    return checkpoints, contents

@@ -9,14 +9,15 @@ import tomli_w
 
 from pipelines.console import amount
 from pipelines.training.check import check_recipe
-from pipelines.tuning.finals import Finalist, Finals
+from pipelines.tuning.finalist import Finalist
+from pipelines.tuning.finals import Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
 from pipelines.tuning.traits import Raw, validation
 from towers.config.recipe import parse_config
 
 WIDTH = 118  # of a comment line
 MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
-ORDER = ("data", "features", "model", "loss", "sampler", "optimizer", "train")
+ORDER = ("data", "features", "model", "loss", "sampler", "distillation", "optimizer", "train")
 
 
 def recipe(finals: Finals, finalist: Finalist) -> Raw:
@@ -26,7 +27,7 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     train + validation at once, for that many epochs. Otherwise training chooses the epoch itself.
     """
     search, refit, best = finals.search, finals.growth > 1, finalist.best_epoch
-    raw = finals.sections(finalist.tried, falling=finalist.falling > 0)
+    raw = finals.sections(finalist.tried, falling=finalist.falling > 0, teachers=len(finalist.teachers))
     at_once, chosen = (finals.epochs_that_fit(finalist, validated=validated) for validated in (False, True))
     more = best if finalist.falling else max(best + PATIENCE, int(MORE * best))
     train: Raw = {"epochs": min(chosen, more), "patience": PATIENCE}
@@ -69,6 +70,7 @@ def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[st
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
         f"trial {finalist.tried.number} of family {finalist.tried.family!r}, which ran for "
         f"{amount(len(run.epochs), 'epochs')}.",
-        f"It trains {trained} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, validation and a second training "
-        f"included where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
+        f"It trains {trained} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, with those of validation, teachers "
+        f"and a second training where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the "
+        "search.",
     ]

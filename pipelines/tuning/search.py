@@ -15,10 +15,11 @@ from optuna.trial import FrozenTrial, Trial
 from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
+from pipelines.tuning.clock import Clock
 from pipelines.tuning.space import Family, FixedSettings, canonical
 from pipelines.tuning.starts import Point
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
-from pipelines.tuning.training import Clock, Run, Share, train
+from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
 from serving.files.staging import remove
 from towers.config.recipe import Config, parse_config
@@ -28,7 +29,7 @@ SHARES, SHARE_EPOCHS = 28, 10.0  # a trial's share of the budget, and in epochs 
 LEAST_EPOCHS, LARGEST_SHARE = 2, 12  # a trial of slow epochs may train 2 in a twelfth of the budget, 1 in a sixth
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
-FINALS, MOST_FINALS = 12, 0.45  # cost of the finals: in runs of the best trial, but at most as part of the budget
+FINALS, MOST_FINALS = 14, 0.5  # cost of the finals: in runs of the best trial, but at most as part of the budget
 STEPS_FIRST, STEP_EVERY = 12, 4  # a family's first trials are steps, later one in this many
 SECOND_BEST, SECOND_EVERY = 0.95, 3  # a family as near to the best one as this gets one trial in this many
 MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
@@ -126,11 +127,19 @@ class Search:
             timeout = self.clock.left() if self.clock.timed else None
             self.study.optimize(self._objective, timeout=timeout, callbacks=[after])
 
-    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0) -> Run:
-        """Trains a trial of a study, from the epochs that it has, and keeps its run; `seed` adds to the search's."""
+    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0, teachers: Sequence[Path] = ()) -> Run:
+        """Trains a trial of a study, from the epochs that it has, and keeps its run.
+
+        Args:
+            trial: it has a plan.
+            raw: its recipe sections.
+            share: what it may cost.
+            seed: adds to the search's.
+            teachers: the checkpoints of its teachers.
+        """
         directory = self.work / "trials" / trial.user_attrs[PLAN]["directory"]
         try:
-            run = train(self._config(raw, seed), self.data, directory, share, run_of(trial))
+            run = train(self._config(raw, seed), self.data, directory, share, run_of(trial), teachers)
         except ConfigError as error:
             run = Run(end="refused", reason=str(error))
         trial.set_user_attr(RUN, run.model_dump())

@@ -178,7 +178,7 @@ class FixedSettings:
         config: the recipe; None fixes nothing.
 
     Raises:
-        ConfigError: tune cannot search its task or its epochs, or trains no teachers.
+        ConfigError: tune cannot search its task, its epochs or its teachers.
     """
 
     def __init__(self, config: Config | None) -> None:
@@ -188,7 +188,7 @@ class FixedSettings:
         if not self.config.train.choose_epoch:
             raise ConfigError("train.choose_epoch: tune finds the epochs by validation; leave it out")
         if self.config.distillation.models:
-            raise ConfigError("distillation.models: tune trains no teachers; add them to the recipe that it finds")
+            raise ConfigError("distillation.models: tune finds whether teachers help; leave it out, or set 0 for none")
         if self.config.optimizer.schedule != "constant" and "epochs" not in self.config.train.model_fields_set:
             raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)

@@ -4,22 +4,21 @@ It resumes from its checkpoints. Without a budget costs are epochs: the same see
 """
 
 import gc
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
 import tensorflow as tf
-from optuna import Study
 from pydantic import BaseModel
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.prior import DECIMALS, prior_config
 from pipelines.training.similarity.training import Training
 from pipelines.training.stage import Stage, build_trainer
+from pipelines.tuning.clock import Clock
 from towers.config.recipe import Config
 from towers.errors import ConfigError, DivergedError
 from towers.training.trainer import Trainer
@@ -31,8 +30,6 @@ End = Literal[
 TRIAL = Stage("trial", ("train",), validated=True)
 MEASURED_STEPS, MEASURED_S = 20, 1.0  # steps and seconds after which the time of the first epoch is foretold
 OVERRUN = 1.05  # an epoch is still trained if it ends within this multiple of the share
-SAVE_EVERY_S = 5.0
-USED = "seconds used"  # attribute of the study
 
 
 class Epoch(BaseModel, frozen=True):
@@ -84,39 +81,6 @@ class Run(BaseModel, frozen=True):
         return max((each.metric for each, total in reached if total <= cost), default=0.0)
 
 
-class Clock:
-    """Counts seconds from `begun`, as of `time.monotonic`; `budget_s` is None for no limit; `study` stores them."""
-
-    def __init__(self, budget_s: float | None, study: Study, begun: float) -> None:
-        self.budget_s = math.inf if budget_s is None else budget_s
-        self._study = study
-        self._before = float(study.user_attrs.get(USED, 0.0))
-        self._begun = self._saved = begun
-
-    @property
-    def timed(self) -> bool:
-        """Whether there is a budget; otherwise costs are epochs."""
-        return math.isfinite(self.budget_s)
-
-    def used(self) -> float:
-        """Seconds used, including earlier processes."""
-        return self._before + time.monotonic() - self._begun
-
-    def left(self) -> float:
-        """Seconds left of the budget."""
-        return self.budget_s - self.used()
-
-    def minutes_left(self) -> str:
-        """Returns the time left, for the user."""
-        return f"{max(0.0, self.left()) / 60:.1f} min"
-
-    def save(self, *, now: bool = False) -> None:
-        """Stores the seconds used, every few seconds or `now`."""
-        if now or time.monotonic() - self._saved >= SAVE_EVERY_S:
-            self._saved = time.monotonic()
-            self._study.set_user_attr(USED, self.used())
-
-
 @dataclass(frozen=True)
 class Share:
     """What one training may cost: seconds of training and validation, or epochs without a time budget.
@@ -148,7 +112,9 @@ class _Ended(Exception):  # noqa: N818 - not an error
         self.end, self.reason = end, reason
 
 
-def train(config: Config, data: Dataset, directory: Path, share: Share, before: Run) -> Run:
+def train(
+    config: Config, data: Dataset, directory: Path, share: Share, before: Run, teachers: Sequence[Path] = ()
+) -> Run:
     """Trains until the share is used up or the metric stops improving.
 
     Args:
@@ -157,6 +123,7 @@ def train(config: Config, data: Dataset, directory: Path, share: Share, before: 
         directory: of the checkpoints, from which it resumes; created if missing.
         share: what it may use.
         before: the run that led to the checkpoint; its last epoch may be missing.
+        teachers: the checkpoints of models of the same features, from which this one learns.
 
     Returns:
         The run, with the reason if it diverged or did not fit into memory.
@@ -166,7 +133,7 @@ def train(config: Config, data: Dataset, directory: Path, share: Share, before: 
     end: End = "converged"
     reason = ""
     try:
-        watch.fit(*build_trainer(config, data, TRIAL, directory, directory))
+        watch.fit(*build_trainer(config, data, TRIAL, directory, directory, teachers=teachers))
     except _Ended as ended:
         end, reason = ended.end, ended.reason
     except DivergedError as error:

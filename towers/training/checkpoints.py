@@ -126,6 +126,16 @@ class Checkpoints:
         self._model.read(str(self.best / f"epoch-{epoch}" / WEIGHTS)).expect_partial()
 
 
+def best_weights(directory: Path, epoch: int) -> Path:
+    """The place of the best model, of this epoch, which a `tf.train.Checkpoint` of the towers as `model` reads.
+
+    Args:
+        directory: holds `best/`.
+        epoch: epochs trained when it was best.
+    """
+    return directory / BEST / f"epoch-{epoch}" / WEIGHTS
+
+
 def keep_state(directory: Path) -> Path:
     """Keeps the newest state of a training that is done as `STATE`, for another one to start from; returns its place.
 

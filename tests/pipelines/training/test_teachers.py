@@ -60,11 +60,11 @@ def test_teachers_are_read_back_whole_and_as_wide_as_asked(
 ) -> None:
     data = Dataset.open(dataset)
     config = check_recipe(recipe(distillation={"dimension": dimension}, **WITH_LAYERS), data)
-    folders, contents = train_teachers(config, data, STAGE, tmp_path)
+    checkpoints, contents = train_teachers(config, data, STAGE, tmp_path)
     assert [each["stage"] for each in contents] == ["teacher 1 for train", "teacher 2 for train"]
-    training, _ = build_trainer(config, data, STAGE, tmp_path, tmp_path, teachers=folders)
-    for teacher, folder in zip(training.task.teachers.towers(), folders, strict=True):
-        reader = tf.train.load_checkpoint(str(folder / "checkpoints" / "final"))
+    training, _ = build_trainer(config, data, STAGE, tmp_path, tmp_path, teachers=checkpoints)
+    for teacher, checkpoint in zip(training.task.teachers.towers(), checkpoints, strict=True):
+        reader = tf.train.load_checkpoint(str(checkpoint))
         saved = sorted(
             (tuple(shape), float(np.sum(reader.get_tensor(name))))
             for name, shape in reader.get_variable_to_shape_map().items()
@@ -76,7 +76,7 @@ def test_teachers_are_read_back_whole_and_as_wide_as_asked(
     width = dimension or config.model.dimension
     assert {each.candidate_tower.width for each in training.task.teachers.towers()} == {width}
     assert training.task.towers.candidate_tower.width == config.model.dimension
-    one, two = (weights(folder) for folder in folders)
+    one, two = (weights(tmp_path / TEACHERS / "train" / number) for number in ("1", "2"))
     assert any(not np.array_equal(one[name], two[name]) for name in one)
 
 

@@ -1,7 +1,8 @@
 """What the search tries and what enters the finals: a formula stands in for the training, so nothing is trained."""
 
 import json
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
@@ -16,6 +17,7 @@ from towers.config.recipe import Config, parse_config
 
 TRIALS = 32
 TEMPERATURE, BATCH_SIZE = 0.24, 8192  # where the formula has its best
+TAUGHT = 0.01  # what teachers add to it
 
 
 def family_of(config: Config) -> str:
@@ -26,6 +28,7 @@ def family_of(config: Config) -> str:
 def quality(config: Config) -> float:
     return (
         0.5
+        + TAUGHT * (config.distillation.models > 0)
         - 0.1 * abs(log((config.model.temperature or TEMPERATURE) / TEMPERATURE))
         - 0.02 * abs(log(config.train.batch_size / BATCH_SIZE))
     )
@@ -33,14 +36,19 @@ def quality(config: Config) -> float:
 
 @dataclass
 class Formula:
-    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for."""
+    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for, and the teachers."""
 
     slow: Callable[[Config], bool] = lambda config: False
     late: Callable[[Config], bool] = lambda config: config.loss.name == "bsl"  # its first epoch shows next to nothing
     asked: list[tuple[Config, str, Share, Run]] = field(default_factory=list)
+    taught: list[tuple[Config, Sequence[Path]]] = field(default_factory=list)
 
-    def __call__(self, config: Config, data: Dataset, directory: Path, share: Share, before: Run) -> Run:
+    def __call__(
+        self, config: Config, data: Dataset, directory: Path, share: Share, before: Run, teachers: Sequence[Path]
+    ) -> Run:
         self.asked.append((config, directory.name, share, before))
+        if teachers:
+            self.taught.append((config, teachers))
         if self.slow(config):
             return Run(end="too slow", reason="an epoch takes a day")
         run = before
@@ -58,10 +66,11 @@ class Formula:
 
 @dataclass(frozen=True)
 class Done:
-    """A search with a formula: its trials, and what was asked for."""
+    """A search with a formula: its trials, what was asked for, and the recipe."""
 
     rows: list[tune.Row]
     formula: Formula
+    recipe: dict[str, Any]
 
 
 def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
@@ -69,8 +78,9 @@ def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done
         patch.setattr(search, "train", formula)
         patch.setattr(study, "_url", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
         patch.setattr(search, "MOST_REPEATS", 5)
-        patch.setattr(finals, "SURVIVORS", (1,))  # other seeds give a formula nothing new
-        return Done(tune.run(dataset, out, train_minutes=100.0, **options), formula)
+        patch.setattr(finals, "SURVIVORS", (1, 1))  # other seeds give a formula nothing new
+        rows = tune.run(dataset, out, **{"train_minutes": 100.0, **options})
+        return Done(rows, formula, tomllib.loads(out.read_text(encoding="utf-8")))
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +116,39 @@ def test_the_best_three_are_trained_with_a_falling_rate_for_half_as_long_again(d
         longest = max(share.most for _, other, share, _ in done.formula.asked if other == trial)
         # The formula rises up to epoch 25, and an epoch costs one.
         assert falling[directory].train.epochs == int(1.5 * min(longest, 25)), directory
+
+
+def test_the_best_finalist_learns_from_its_models_of_further_seeds(done: Done) -> None:
+    [(config, teachers)] = done.formula.taught
+    assert config.distillation.models == len(teachers) == done.recipe["distillation"]["models"] == 2
+    assert config.train.seed == 0
+    for seed, teacher in enumerate(teachers, start=1):
+        directory, epoch = teacher.parents[3].name, int(teacher.parent.name.removeprefix("epoch-"))
+        [(alone, _, _, _)] = [each for each in done.formula.asked if each[1] == directory]
+        assert alone.train.seed == seed
+        assert alone.distillation.models == 0
+        same = alone.model_dump() | {"distillation": config.distillation.model_dump()}
+        assert same | {"train": config.train.model_dump()} == config.model_dump()
+        # The formula rises up to epoch 25.
+        assert epoch == min(25, alone.train.epochs)
+
+
+@pytest.mark.parametrize(
+    ("options", "worth"),
+    [
+        ({}, -0.01),  # teachers do harm
+        # A falling rate takes up to 37 epochs of a second, and half as much again with what a teacher costs.
+        ({"train_minutes": 2.0}, TAUGHT),
+        ({"config": parse_config({"distillation": {"models": 0}})}, TAUGHT),
+    ],
+)
+def test_teachers_that_do_not_help_or_fit_are_left_out(
+    options: dict[str, Any], worth: float, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(globals(), "TAUGHT", worth)
+    found = searched(Formula(), dataset, tmp_path / "r.toml", **{"trials": 8, **options})
+    assert not found.recipe.get("distillation", {}).get("models")
+    assert len(found.formula.taught) == (1 if worth < 0 else 0)
 
 
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:

@@ -16,12 +16,13 @@ from optuna.trial import Trial
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
-from pipelines.tuning.finals import Finalist, best_of
+from pipelines.tuning.clock import USED, Clock
+from pipelines.tuning.finalist import Finalist, best_of
 from pipelines.tuning.recipe import text
 from pipelines.tuning.space import Family, FixedSettings, families, sections
 from pipelines.tuning.starts import GIVEN, ORIGINS, starts
 from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
-from pipelines.tuning.training import USED, Clock, Run, Share, _Ended, _Watch
+from pipelines.tuning.training import Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
@@ -336,6 +337,18 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
 
 
+def test_the_epoch_of_a_recipe_with_teachers_takes_one_of_each_of_them_too() -> None:
+    def run(seconds: float) -> Run:
+        epoch = run_of(0.5).epochs[0].model_copy(update={"seconds": seconds, "train_seconds": seconds - 1.0})
+        return Run(epochs=(epoch,), end="converged", reason="")
+
+    taught = Finalist(Tried(0, run(3.0)), 2, (run(5.0),), (run(3.0), run(4.0)))
+    assert taught.epoch_s(1.0, validated=True) == pytest.approx(5.0 + 3.0 + 4.0)
+    # Trained at once on the validation events, too, which are a fifth of the others.
+    assert taught.epoch_s(1.2, validated=False) == pytest.approx(1.2 * (4.0 + 2.0 + 3.0))
+    assert taught.epoch_s(1.2, validated=True) == pytest.approx(12.0 + 1.2 * 9.0)
+
+
 def test_what_validation_chose_is_the_mean_over_the_seeds_that_count_alike() -> None:
     def run(exponent: float, **prior: Any) -> Run:
         epoch = run_of(0.5).epochs[0].model_copy(update={"norm_exponent": exponent, "prior": prior or None})
@@ -414,6 +427,6 @@ def test_the_user_learns_which_events_validate(
 def test_what_cannot_be_fixed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.choose_epoch"):
         FixedSettings(parse_config({"train": {"choose_epoch": False}}))
-    with pytest.raises(ConfigError, match=r"distillation\.models: tune trains no teachers; add them to the recipe"):
+    with pytest.raises(ConfigError, match=r"distillation\.models: tune finds whether teachers help; leave it out"):
         FixedSettings(parse_config({"distillation": {"models": 2}}))
     assert FixedSettings(None).raw == {}

@@ -21,7 +21,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check, train
-from pipelines.tuning import search, training, tune
+from pipelines.tuning import clock, search, training, tune
 from pipelines.tuning.space import Family, families
 from serving.files.staging import OutputExistsError
 from tests.support.paths import PROCESSES, ROOT
@@ -167,11 +167,11 @@ def test_a_used_up_budget_ends_search_and_finals(
     """A clock of its own: every look at it takes a twentieth of a second."""
     ticks = itertools.count()
     ours = SimpleNamespace(monotonic=lambda: next(ticks) / 20)
-    monkeypatch.setattr(training, "time", ours)
-    monkeypatch.setattr(tune, "time", ours)
-    made: list[training.Clock] = []
+    for module in (clock, training, tune):
+        monkeypatch.setattr(module, "time", ours)
+    made: list[clock.Clock] = []
 
-    class Watched(training.Clock):
+    class Watched(clock.Clock):
         def __init__(self, *args: Any) -> None:
             super().__init__(*args)
             made.append(self)

@@ -1,0 +1,98 @@
+"""What the finals compare: a trial of the search with the runs that show how good it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median
+from typing import Any
+
+from pipelines.training.prior import DECIMALS
+from pipelines.tuning.study import Tried
+from pipelines.tuning.training import Epoch, Run
+
+
+@dataclass(frozen=True)
+class Finalist:
+    """A trial and the runs that show how good it is.
+
+    Attributes:
+        tried: the trial.
+        falling: epochs over which its rate falls to zero; 0 for a constant rate.
+        runs: one per seed, the search's own first.
+        teachers: runs of its teachers; without any it learns from the events alone.
+    """
+
+    tried: Tried
+    falling: int
+    runs: tuple[Run, ...]
+    teachers: tuple[Run, ...] = ()
+
+    @property
+    def curve(self) -> list[float]:
+        """The metric after each epoch, averaged over the seeds."""
+        return [fmean(each.metric for each in same) for same in zip(*(run.epochs for run in self.runs), strict=False)]
+
+    @property
+    def best_epoch(self) -> int:
+        """How many epochs it should train: with a falling rate all of them."""
+        curve = self.curve
+        return len(curve) if self.falling else curve.index(max(curve)) + 1
+
+    @property
+    def value(self) -> float:
+        """The metric at the best epoch."""
+        return self.curve[self.best_epoch - 1]
+
+    @property
+    def rising(self) -> bool:
+        """Whether its best epoch is the last one it could train."""
+        ends = any(run.end != "converged" for run in self.runs)
+        return not self.falling and ends and self.best_epoch == len(self.curve)
+
+    @property
+    def chosen(self) -> Epoch:
+        """The best epoch of the first seed; what validation chose for the scores is the mean over the seeds."""
+        first, *others = (run.epochs[self.best_epoch - 1] for run in self.runs)
+        exponent = fmean(each.norm_exponent for each in (first, *others))
+        prior = first.prior
+        if prior is not None:
+            # Another sample of validation users may choose another counting, whose weights are not comparable.
+            alike = [each.prior for each in others if each.prior and counting(each.prior) == counting(prior)]
+            prior = prior | {
+                key: round(fmean(each[key] for each in (prior, *alike)), DECIMALS) for key in ("now", "past", "length")
+            }
+        return first.model_copy(update={"norm_exponent": exponent, "prior": prior})
+
+    def ahead(self, other: "Finalist") -> bool:
+        """Whether it is better on average over the seeds that both have."""
+        both = min(len(self.runs), len(other.runs))
+        return replace(self, runs=self.runs[:both]).value > replace(other, runs=other.runs[:both]).value
+
+    def epoch_s(self, growth: float, *, validated: bool) -> float:
+        """Seconds that an epoch of a recipe takes, with one of each teacher.
+
+        Args:
+            growth: examples of the final training per example of a trial; 1 if that training is the first one.
+            validated: the first training chooses the epoch on validation.
+        """
+        total = 0.0
+        for runs in (self.runs, *([teacher] for teacher in self.teachers)):
+            epochs = [each for run in runs for each in run.epochs]
+            first = median(each.seconds for each in epochs) if validated else 0.0
+            final = growth * median(each.train_seconds for each in epochs) if growth > 1 or not validated else 0.0
+            total += first + final
+        return total
+
+
+def counting(prior: dict[str, Any]) -> tuple[Any, Any]:
+    """Returns what a prior counts."""
+    return prior.get("days"), prior.get("users_alike")
+
+
+def best_of(finalists: Sequence[Finalist]) -> Finalist | None:
+    """Returns the best, comparing each pair on the seeds both have: a better one may have lacked time for more."""
+    best = None
+    # Those with more seeds come first: they were the best so far, and their mean owes less to luck.
+    for each in sorted(finalists, key=lambda each: (-len(each.runs), -each.value)):
+        if best is None or each.ahead(best):
+            best = each
+    return best
