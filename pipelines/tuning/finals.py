@@ -8,7 +8,6 @@ the search's file.
 import math
 from collections import defaultdict
 from dataclasses import replace
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -19,12 +18,12 @@ from pipelines.console import Advance, amount, say
 from pipelines.training.earlier_run import CHECKPOINTS
 from pipelines.tuning.finalist import Finalist, best_of
 from pipelines.tuning.search import ROOM, Search
-from pipelines.tuning.study import ENDED, PLAN, RUN, Tried, open_study, run_of, waits
+from pipelines.tuning.study import PLAN, RUN, Tried, ended, open_study, run_of, waits
 from pipelines.tuning.training import Run, Share
 from pipelines.tuning.traits import Raw
 from serving.files.staging import remove
 from towers.config.recipe import parse_config
-from towers.training.checkpoints import LATEST, best_weights
+from towers.training.checkpoints import WEIGHTS, best_weights
 
 LONGER = ((2.5, None), (5.0, 1))  # (shares, how many of the most promising that had not converged; None for all)
 SURVIVORS = (3, 2, 1, 1)  # finalists of each round of seeds
@@ -50,14 +49,20 @@ class Finals:
     def __init__(self, search: Search, growth: float) -> None:
         self.search, self.growth = search, growth
         self.study = open_study(search.work / "study.db", "finals")
+        self._teachers = search.work / "teachers"
+        self._teachers.mkdir(exist_ok=True)
 
     def best(self) -> Finalist | None:
         """The best so far, without further training; None if no trial has finished."""
-        return best_of(self._all())
+        return best_of(
+            [each for each in self._all() if not each.teachers or each.best_epoch <= self._most_epochs(each)]
+        )
 
     def run(self, advance: Advance) -> None:
         """Trains as many of the finals as fit the budget, at most `MOST_TRAININGS`; calls `advance` for each."""
         self._advance = advance
+        for trial in ended(self.study):  # a kill may have come before
+            self._clean_up(trial)
         if waits(self.study):
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
         candidates = {each.number for each in self.search.candidates()}
@@ -77,7 +82,8 @@ class Finals:
             level = [each for each in self._alone() if len(each.runs) >= seed]
             for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
                 if len(each.runs) == seed:
-                    self._again(each, seed, spare=TAUGHT if seed >= LEAST_TEACHERS else 0.0)
+                    teaches = min(seed, self._most_teachers(each)) >= LEAST_TEACHERS
+                    self._again(each, seed, spare=TAUGHT if teaches else 0.0)
         self._teach()
 
     def epochs_that_fit(self, finalist: Finalist, *, validated: bool) -> int:
@@ -97,7 +103,7 @@ class Finals:
         """The candidates, the best trials and their variants, with their stored runs."""
         # By trial, by falling rate and number of teachers, by seed.
         kept: dict[int, dict[tuple[int, int], dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
-        for each in self.study.get_trials(deepcopy=False, states=ENDED):
+        for each in ended(self.study):
             plan, run = each.user_attrs[PLAN], run_of(each)
             if run.end in ("converged", "share") or (plan["longer"] and run.epochs):
                 kept[plan["of"]][plan["falling"], len(plan["teachers"])][plan["seed"]] = run
@@ -126,42 +132,46 @@ class Finals:
         fits = self._most_epochs(finalist) * run.cost / len(run.epochs)
         most = min(shares * max(self.search.share, tried.run.cost), fits)
         if most > run.cost:
-            plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True, "teachers": []}
+            plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True, "teachers": [], "epochs": 0}
             self._train(finalist, most - run.cost, plan, run)
 
+    def _most_teachers(self, finalist: Finalist) -> int:
+        """As many as its recipe has time to train; none if its loss cannot learn from them or the user wants none."""
+        loss = parse_config(self.sections(finalist.tried)).loss
+        if not loss.samples or loss.own_scale or "distillation" in self.search.fixed.raw:
+            return 0
+        return int(self._most_epochs(finalist) / finalist.best_epoch - TAUGHT)
+
     def _teach(self) -> None:
-        """Trains the best finalist once more, taught by its further seeds, as many as the recipe has time to train."""
+        """Trains the best finalist once more, taught by the models of its further seeds."""
         best = best_of([each for each in self._alone() if len(each.runs) > LEAST_TEACHERS])
-        if best is None or any(each.teachers for each in self._all()):
-            return
-        loss, fixed = parse_config(self.sections(best.tried)).loss, self.search.fixed.raw
-        count = min(len(best.runs) - 1, int(self._most_epochs(best) / best.best_epoch - TAUGHT))
-        if count >= LEAST_TEACHERS and loss.samples and not loss.own_scale and "distillation" not in fixed:
-            self._again(replace(best, teachers=best.runs[1 : count + 1]), seed=0)
+        if best is not None:
+            count = min(len(best.runs) - 1, self._most_teachers(best))
+            if count >= LEAST_TEACHERS:
+                self._again(replace(best, teachers=best.runs[1 : count + 1]), seed=0)
 
     def _again(self, finalist: Finalist, seed: int, *, spare: float = 0.0) -> None:
-        """Trains a finalist from scratch, with another seed, a falling rate or teachers.
+        """Trains a finalist from scratch, with another seed, a falling rate or teachers, unless that was tried before.
 
         Args:
             finalist: what to train.
             seed: adds to the search's.
-            spare: time to leave, in such trainings.
+            spare: time that must be left after it, as a multiple of its own.
         """
+        longest = max(len(run.epochs) for run in finalist.runs)
+        epochs = finalist.falling or (longest if finalist.teachers else 0)
         cost = max(run.cost for run in finalist.runs) * (TAUGHT if finalist.teachers else 1.0)
         if finalist.falling:
-            cost *= finalist.falling / max(len(run.epochs) for run in finalist.runs)
-        # A falling rate ends by itself; a converged trial may take a little longer with another seed.
-        most = math.inf if finalist.falling else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
+            cost *= finalist.falling / longest
+        # What has its epochs ends by itself; a converged trial may take a little longer with another seed.
+        most = math.inf if epochs else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         stem = f"{finalist.tried.directory}-{finalist.falling}"
         directory = f"{stem}-taught" if finalist.teachers else f"{stem}-{seed}"
-        teachers = [(f"{stem}-{of}", run.best_epoch) for of, run in enumerate(finalist.teachers, start=1)]
+        if any(each.user_attrs[PLAN]["directory"] == directory for each in ended(self.study)):
+            return
+        teachers = [f"{stem}-{number}" for number in range(1, len(finalist.teachers) + 1)]
         plan = {"seed": seed, "most": most, "directory": directory, "longer": False, "teachers": teachers}
-        self._train(finalist, cost, plan, Run(), spare * cost)
-        # What remains is the best model, which may become a teacher.
-        remove(self._checkpoints(directory) / LATEST)
-
-    def _checkpoints(self, directory: str) -> Path:
-        return self.search.work / "trials" / directory / CHECKPOINTS
+        self._train(finalist, cost, plan | {"epochs": epochs}, Run(), spare * cost)
 
     def _train(self, finalist: Finalist, cost: float, plan: dict[str, Any], before: Run, spare: float = 0.0) -> None:
         """Runs one training as a trial of the study, if its cost fits the time left, less what is to spare."""
@@ -173,20 +183,33 @@ class Finals:
     def _objective(self, trial: Trial) -> float:
         plan, search, leader = trial.user_attrs[PLAN], self.search, self.best()
         raw = self.sections(search.tried()[plan["of"]], falling=plan["falling"] > 0, teachers=len(plan["teachers"]))
+        if plan["epochs"]:
+            raw["train"] = raw["train"] | {"epochs": plan["epochs"]}
         if plan["falling"]:
-            raw["train"] = raw["train"] | {"epochs": plan["falling"], "patience": plan["falling"]}
+            raw["train"] = raw["train"] | {"patience": plan["falling"]}
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())
             return plan["longer"] and leader is not None and run.promise < leader.value
 
-        teachers = [best_weights(self._checkpoints(directory), epoch) for directory, epoch in plan["teachers"]]
+        teachers = [self._teachers / name / WEIGHTS for name in plan["teachers"]]
         run = search.train(trial, raw, Share(plan["most"], search.clock, behind), plan["seed"], teachers)
         if not run.complete:
             raise TrialPruned
         return run.value
 
+    def _clean_up(self, trial: FrozenTrial) -> None:
+        """Keeps the best model of a further seed, a teacher to be; removes the rest of a training that has ended."""
+        plan, run = trial.user_attrs[PLAN], run_of(trial)
+        directory = self.search.work / "trials" / plan["directory"]
+        if not plan["longer"]:
+            best = best_weights(directory / CHECKPOINTS, run.best_epoch).parent
+            if plan["seed"] and best.exists():
+                best.replace(self._teachers / plan["directory"])
+            remove(directory)
+
     def _tell(self, study: Study, trial: FrozenTrial) -> None:
+        self._clean_up(trial)
         plan, run, asked = trial.user_attrs[PLAN], run_of(trial), self.search.asked
         self._advance(1)
         kind = f"rate falling over {amount(plan['falling'], 'epochs')}, " if plan["falling"] else ""

@@ -80,11 +80,15 @@ def run_of(trial: FrozenTrial | Trial) -> Run:
     return Run.model_validate(trial.user_attrs.get(RUN, {}))
 
 
-def tried(study: optuna.Study) -> list[Tried]:
+def ended(study: optuna.Study) -> list[FrozenTrial]:
     """Returns the trials that have ended, also those that were given up because the process died during them."""
     trials = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
-    ended = [each for each in trials if each.state in ENDED or each.user_attrs.get(ATTEMPT) == ATTEMPTS]
-    return [Tried(number, run_of(each), **each.user_attrs[PLAN]) for number, each in enumerate(ended)]
+    return [each for each in trials if each.state in ENDED or each.user_attrs.get(ATTEMPT) == ATTEMPTS]
+
+
+def tried(study: optuna.Study) -> list[Tried]:
+    """Returns the trials of the search that have ended."""
+    return [Tried(number, run_of(each), **each.user_attrs[PLAN]) for number, each in enumerate(ended(study))]
 
 
 class Rungs:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -40,13 +40,28 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
     shorten(monkeypatch.setattr)
 
 
+class Tuned(NamedTuple):
+    """An undisturbed search: its recipe, its trials, and all trainings: whether its teachers could be read, its run."""
+
+    out: Path
+    rows: list[tune.Row]
+    trainings: list[tuple[list[bool], training.Run]]
+
+
 @pytest.fixture(scope="module")
-def tuned(dataset: Path) -> Iterator[tuple[Path, list[tune.Row]]]:
-    """An undisturbed search: its recipe and its trials."""
+def tuned(dataset: Path) -> Iterator[Tuned]:
+    trained, trainings = search.train, []
+
+    def noting(*args: Any) -> training.Run:
+        teachers = [path.with_name(f"{path.name}.index").exists() for path in args[5]]
+        trainings.append((teachers, trained(*args)))
+        return trainings[-1][1]
+
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch.setattr)
+        patch.setattr(search, "train", noting)
         out = dataset.parent / "tuned.toml"
-        yield out, tuned_to(dataset, out)
+        yield Tuned(out, tuned_to(dataset, out), trainings)
 
 
 def tuned_to(dataset: Path, out: Path, **options: Any) -> list[tune.Row]:
@@ -66,10 +81,8 @@ def without_times(rows: list[tune.Row]) -> list[tune.Row]:
     return [{key: value for key, value in row.items() if key != "seconds"} for row in rows]
 
 
-def test_the_recipe_is_better_than_chance_fits_the_data_and_trains(
-    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
-) -> None:
-    out, rows = tuned
+def test_the_recipe_is_better_than_chance_fits_the_data_and_trains(dataset: Path, tuned: Tuned, tmp_path: Path) -> None:
+    out, rows, _ = tuned
     # A user has about 5 items of the 30 in training; 5 of the other 25 at random find a fifth.
     assert len(rows) == TRIALS
     assert rows[0]["metric"] > 0.4
@@ -89,30 +102,55 @@ def test_the_recipe_is_better_than_chance_fits_the_data_and_trains(
     assert not list(out.parent.glob(".tuned*"))
 
 
-@pytest.mark.long
-def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(
-    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
-) -> None:
-    def run(*more: str) -> subprocess.CompletedProcess[str]:
-        words = [sys.executable, str(PROCESSES / "tuned_run.py"), str(dataset), str(tmp_path / "r.toml"), str(TRIALS)]
-        environment = {"PYTHONPATH": str(ROOT), "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
-        return subprocess.run([*words, *more], capture_output=True, text=True, check=False, env=environment)
+def searching(dataset: Path, out: Path, kill_at: int = 0) -> subprocess.CompletedProcess[str]:
+    """A search in a process of its own, killed in a training."""
+    words = [sys.executable, str(PROCESSES / "tuned_run.py"), str(dataset), str(out), str(TRIALS)]
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    killed = [str(kill_at)] if kill_at else []
+    return subprocess.run([*words, *killed], capture_output=True, text=True, check=False, env=environment)
 
-    assert run("3").returncode == -9
-    assert not (tmp_path / "r.toml").exists()
-    again = run()
+
+def test_the_last_training_learns_from_two_models_of_the_best(tuned: Tuned) -> None:
+    *others, (teachers, run) = tuned.trainings
+    assert not any(teachers for teachers, _ in others)
+    assert teachers == [True, True]
+    assert run.complete
+
+
+def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(dataset: Path, tuned: Tuned, tmp_path: Path) -> None:
+    out = tmp_path / "r.toml"
+    assert searching(dataset, out, 3).returncode == -9
+    assert not out.exists()
+    killed_again = searching(dataset, out, len(tuned.trainings) - 2)
+    assert killed_again.returncode == -9
+    # The two finished trials are kept, the third goes on from its checkpoint.
+    trials = [line.split()[1] for line in killed_again.stderr.splitlines() if line.startswith("trial ")]
+    assert trials == ["2", "3", "4"]
+    again = searching(dataset, out)
     assert again.returncode == 0, again.stderr[-2000:]
     assert "continuing the unfinished search" in again.stderr
-    # The two finished trials are kept, the third goes on from its checkpoint.
-    assert [line.split()[1] for line in again.stderr.splitlines() if line.startswith("trial ")] == ["2", "3", "4"]
-    assert settings(tmp_path / "r.toml") == settings(tuned[0])
-    kept = pl.read_csv(tmp_path / "r.trials.csv").drop("seconds")
-    assert kept.equals(pl.read_csv(tuned[0].with_suffix(".trials.csv")).drop("seconds"))
+    # All that is left is the training with teachers, in which it was killed again.
+    assert not [line for line in again.stderr.splitlines() if line.startswith("trial ")]
+    [last] = [line for line in again.stderr.splitlines() if line.startswith("final: ")]
+    assert "2 teachers" in last
+    assert settings(out) == settings(tuned.out)
+    kept = pl.read_csv(out.with_suffix(".trials.csv")).drop("seconds")
+    assert kept.equals(pl.read_csv(tuned.out.with_suffix(".trials.csv")).drop("seconds"))
 
 
-def test_other_test_events_give_the_same_recipe(
-    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path
+def test_a_training_with_teachers_that_kills_the_process_is_given_up(
+    dataset: Path, tuned: Tuned, tmp_path: Path
 ) -> None:
+    out = tmp_path / "r.toml"
+    for kill_at in (len(tuned.trainings), 1, 1):  # of the second and the third process it is the first training
+        assert searching(dataset, out, kill_at).returncode == -9
+    last = searching(dataset, out)
+    assert last.returncode == 0, last.stderr[-2000:]
+    assert not [line for line in last.stderr.splitlines() if line.startswith("final: ")]
+    assert "distillation" not in settings(out)
+
+
+def test_other_test_events_give_the_same_recipe(dataset: Path, tuned: Tuned, tmp_path: Path) -> None:
     other = tmp_path / "dataset"
     shutil.copytree(dataset, other)
     data = Dataset.open(dataset)
@@ -132,7 +170,7 @@ def test_other_test_events_give_the_same_recipe(
 
 
 def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
-    dataset: Path, tuned: tuple[Path, list[tune.Row]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    dataset: Path, tuned: Tuned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, calls, trained = tmp_path / "r.toml", itertools.count(1), search.train
 
