@@ -12,11 +12,9 @@ _SPLITS = (
 )
 MEASURES = {
     "beauty": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
-    "beauty_refit": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_categories": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_categories_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
-    "beauty_s3rec_refit": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "cold_start": ("benchmarks.quality.cold_start",),
     "demo": ("benchmarks.quality.demo", "pipelines.cli.demo", "towers/recipes/default.toml"),
     "knobs": ("benchmarks.quality.knobs", "towers/recipes/default.toml"),

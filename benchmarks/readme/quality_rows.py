@@ -117,19 +117,6 @@ def beauty(result: Result, *, what: str, published_by: str, command: str) -> Row
     ]
 
 
-def beauty_refit(result: Result, *, what: str, command: str) -> Rows:
-    """Beside item-kNN, which knows the same events; nothing is published for it."""
-    ours = [figure["mean"] for figure in result["figures"].values()]
-    knn = [result["runs"][0]["metrics"]["item_knn"][name]["value"] for name in result["figures"]]
-    return [
-        (
-            f"… {what}, trained on the validation items, too, as item-kNN is: HitRate@10 / NDCG@10",
-            f"{several(ours, '.4f')}; item-kNN {several(knn, '.4f')}",
-            repeated(command, len(result["runs"])),
-        )
-    ]
-
-
 def cold_start(result: Result) -> Rows:
     """Of each data set the items, then the users, that had no event."""
     rows = []
@@ -210,15 +197,11 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "quality_ml_1m_split": partial(quality, what="MovieLens-1M, ids only", name="ml-1m-split", split="ml-1m-split"),
     "beauty": partial(beauty, what="Beauty, 54,542 items", published_by="SASRec", command="quality.beauty"),
-    "beauty_refit": partial(beauty_refit, what="54,542 items", command="quality.beauty --refit"),
     "beauty_s3rec": partial(
         beauty,
         what="Beauty, 5-core, 12,101 items",
         published_by="eSASRec / SASRec with sampled softmax",
         command="quality.beauty --set beauty-s3rec",
-    ),
-    "beauty_s3rec_refit": partial(
-        beauty_refit, what="12,101 items", command="quality.beauty --set beauty-s3rec --refit"
     ),
     "beauty_s3rec_categories": partial(
         beauty,

@@ -130,12 +130,7 @@ class Search:
     def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0, teachers: Sequence[Path] = ()) -> Run:
         """Trains a trial of a study, from the epochs that it has, and keeps its run.
 
-        Args:
-            trial: it has a plan.
-            raw: its recipe sections.
-            share: what it may cost.
-            seed: adds to the search's.
-            teachers: the checkpoints of its teachers.
+        `seed` adds to the search's; `teachers` are checkpoints.
         """
         directory = self.work / "trials" / trial.user_attrs[PLAN]["directory"]
         try:
