@@ -197,6 +197,12 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "quality_ml_1m_split": partial(quality, what="MovieLens-1M, ids only", name="ml-1m-split", split="ml-1m-split"),
     "beauty": partial(beauty, what="Beauty, 54,542 items", published_by="SASRec", command="quality.beauty"),
+    "beauty_taught": partial(
+        beauty,
+        what="Three teachers of 128 numbers, the Beauty of 54,542 items",
+        published_by="SASRec",
+        command="quality.beauty --teachers 3",
+    ),
     "beauty_s3rec": partial(
         beauty,
         what="Beauty, 5-core, 12,101 items",
