@@ -82,9 +82,10 @@ class Finals:
             level = [each for each in self._alone() if len(each.runs) >= seed]
             for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
                 if len(each.runs) == seed:
-                    teaches = min(seed, self._most_teachers(each)) >= LEAST_TEACHERS
-                    self._again(each, seed, spare=TAUGHT if teaches else 0.0)
-        self._teach()
+                    self._again(each, seed, spare=TAUGHT if self._pupil() else 0.0)
+        pupil = self._pupil()
+        if pupil is not None:
+            self._again(pupil, seed=0)
 
     def epochs_that_fit(self, finalist: Finalist, *, validated: bool) -> int:
         """Returns how many epochs the recipe may train; see `Finalist.epoch_s`."""
@@ -135,20 +136,18 @@ class Finals:
             plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True, "teachers": [], "epochs": 0}
             self._train(finalist, most - run.cost, plan, run)
 
-    def _most_teachers(self, finalist: Finalist) -> int:
-        """As many as its recipe has time to train; none if its loss cannot learn from them or the user wants none."""
-        loss = parse_config(self.sections(finalist.tried)).loss
-        if not loss.samples or loss.own_scale or "distillation" in self.search.fixed.raw:
-            return 0
-        return int(self._most_epochs(finalist) / finalist.best_epoch - TAUGHT)
+    def _pupil(self) -> Finalist | None:
+        """The best finalist with the models of its further seeds as teachers, as many as its recipe has time to train.
 
-    def _teach(self) -> None:
-        """Trains the best finalist once more, taught by the models of its further seeds."""
+        None without enough of them, if its loss cannot learn from them, or if the user wants none.
+        """
         best = best_of([each for each in self._alone() if len(each.runs) > LEAST_TEACHERS])
-        if best is not None:
-            count = min(len(best.runs) - 1, self._most_teachers(best))
-            if count >= LEAST_TEACHERS:
-                self._again(replace(best, teachers=best.runs[1 : count + 1]), seed=0)
+        if best is None or "distillation" in self.search.fixed.raw:
+            return None
+        loss = parse_config(self.sections(best.tried)).loss
+        count = min(len(best.runs) - 1, int(self._most_epochs(best) / best.best_epoch - TAUGHT))
+        fits = loss.samples and not loss.own_scale and count >= LEAST_TEACHERS
+        return replace(best, teachers=best.runs[1 : count + 1]) if fits else None
 
     def _again(self, finalist: Finalist, seed: int, *, spare: float = 0.0) -> None:
         """Trains a finalist from scratch, with another seed, a falling rate or teachers, unless that was tried before.
