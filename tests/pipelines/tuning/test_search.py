@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.tuning import finals, search, study, tune
+from pipelines.tuning import clock, finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from towers.config.recipe import Config, parse_config
 
@@ -36,12 +36,19 @@ def quality(config: Config) -> float:
 
 @dataclass
 class Formula:
-    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for, and the teachers."""
+    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for, and the teachers.
+
+    In place of the module `time`, its seconds are the epochs that it has trained.
+    """
 
     slow: Callable[[Config], bool] = lambda config: False
     late: Callable[[Config], bool] = lambda config: config.loss.name == "bsl"  # its first epoch shows next to nothing
     asked: list[tuple[Config, str, Share, Run]] = field(default_factory=list)
     taught: list[tuple[Config, Sequence[Path]]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def monotonic(self) -> float:
+        return self.seconds
 
     def __call__(
         self, config: Config, data: Dataset, directory: Path, share: Share, before: Run, teachers: Sequence[Path]
@@ -57,6 +64,7 @@ class Formula:
             value *= 0.1 if self.late(config) and not run.epochs else 1.0
             epoch = Epoch(cost=1.0, metric=value, train_seconds=1.0, seconds=1.0, norm_exponent=0.0)
             run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
+            self.seconds += 1
             if share.behind(run, share.of(1.0)):
                 return Run(epochs=run.epochs, end="pruned", reason="")
             if len(run.epochs) == config.train.epochs:
@@ -73,12 +81,14 @@ class Done:
     recipe: dict[str, Any]
 
 
-def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
+def searched(
+    formula: Formula, dataset: Path, out: Path, *, survivors: tuple[int, ...] = (1, 1), **options: Any
+) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "train", formula)
         patch.setattr(study, "_url", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
         patch.setattr(search, "MOST_REPEATS", 5)
-        patch.setattr(finals, "SURVIVORS", (1, 1))  # other seeds give a formula nothing new
+        patch.setattr(finals, "SURVIVORS", survivors)  # other seeds give a formula nothing new
         rows = tune.run(dataset, out, **{"train_minutes": 100.0, **options})
         return Done(rows, formula, tomllib.loads(out.read_text(encoding="utf-8")))
 
@@ -140,6 +150,19 @@ def test_a_finalist_with_teachers_trains_no_longer_than_alone(
     [(config, _)] = found.formula.taught
     assert config.train.epochs == max(row["epochs"] for row in found.rows) == 10
     assert "distillation" not in found.recipe
+
+
+def test_further_seeds_leave_time_for_teachers(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    formula = Formula()
+    monkeypatch.setattr(finals, "LONGER", ())
+    for module in (clock, tune):
+        monkeypatch.setattr(module, "time", formula)
+    found = searched(formula, dataset, tmp_path / "r.toml", budget_minutes=20.0, survivors=(1,) * 100)
+    [(config, _)] = formula.taught
+    # The seeds took all of the time but what the last training needed.
+    assert 2 <= config.distillation.models < 100
+    assert found.recipe["distillation"]["models"] == config.distillation.models
+    assert 1200 - 2.5 * config.train.epochs <= formula.seconds <= 1200
 
 
 @pytest.mark.parametrize(
