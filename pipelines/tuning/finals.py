@@ -17,13 +17,13 @@ from optuna.trial import FrozenTrial, Trial
 from pipelines.console import Advance, amount, say
 from pipelines.training.earlier_run import CHECKPOINTS
 from pipelines.tuning.finalist import Finalist, best_of
-from pipelines.tuning.search import ROOM, Search
+from pipelines.tuning.search import MOST_EPOCHS, ROOM, Search
 from pipelines.tuning.study import PLAN, RUN, Tried, ended, open_study, run_of, waits
 from pipelines.tuning.training import Run, Share
 from pipelines.tuning.traits import Raw
 from serving.files.staging import remove
 from towers.config.recipe import parse_config
-from towers.training.checkpoints import WEIGHTS, best_weights
+from towers.training.checkpoints import BEST, WEIGHTS, best_model
 
 LONGER = ((2.5, None), (5.0, 1))  # (shares, how many of the most promising that had not converged; None for all)
 SURVIVORS = (3, 2, 1, 1)  # finalists of each round of seeds
@@ -33,7 +33,7 @@ LUCK = 1.5  # a converged trial may cost this many times as much with another se
 FALLING, STRETCH, LEAST_FALLING = 3, 1.5, 4
 # Teachers are the models of the further seeds: how few make sense, and what the training that they teach costs beside
 # one without them.
-LEAST_TEACHERS, TAUGHT = 2, 1.5
+LEAST_TEACHERS, TAUGHT_COST = 2, 1.5
 # The best and each family's for longer, one still longer; at the end one with teachers.
 MOST_TRAININGS = 6 + FALLING + sum(SURVIVORS) + 1
 
@@ -53,7 +53,7 @@ class Finals:
         self._teachers.mkdir(exist_ok=True)
 
     def best(self) -> Finalist | None:
-        """The best so far, without further training; None if no trial has finished."""
+        """The best so far whose recipe has time for its epochs and teachers; None if no trial has finished."""
         return best_of(
             [each for each in self._all() if not each.teachers or each.best_epoch <= self._most_epochs(each)]
         )
@@ -65,24 +65,17 @@ class Finals:
             self._clean_up(trial)
         if waits(self.study):
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
-        candidates = {each.number for each in self.search.candidates()}
         for shares, count in LONGER:
-            entered = [each for each in self._alone() if each.tried.number in candidates and not each.falling]
-            short = [each for each in entered if each.runs[0].end == "share"]
-            for each in sorted(short, key=lambda each: -each.runs[0].promise)[:count]:
-                self._longer(each, shares)
-        every = self._alone()
-        known = {each.tried.number for each in every if each.falling}
-        for each in sorted((each for each in every if not each.falling), key=lambda each: -each.value)[:FALLING]:
-            epochs = min(int(STRETCH * each.best_epoch), self._most_epochs(each))
-            if epochs >= LEAST_FALLING and each.tried.number not in known:
-                self._again(replace(each, falling=epochs), seed=0)
+            self._train_longer(shares, count)
+        if "schedule" not in self.search.fixed.raw.get("optimizer", {}):
+            self._train_with_falling_rate()
         for seed, survivors in enumerate(SURVIVORS, start=1):
             # Among those with equally many seeds so far, the best get one more.
             level = [each for each in self._alone() if len(each.runs) >= seed]
             for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
                 if len(each.runs) == seed:
-                    self._again(each, seed, spare=TAUGHT if self._pupil() else 0.0)
+                    pupil = self._pupil()
+                    self._again(each, seed, spare=0.0 if pupil is None else self._cost(pupil))
         pupil = self._pupil()
         if pupil is not None:
             self._again(pupil, seed=0)
@@ -97,7 +90,7 @@ class Finals:
         if falling:
             raw["optimizer"] = raw["optimizer"] | {"schedule": "cosine"}
         if teachers:
-            raw["distillation"] = {"models": teachers}
+            raw["distillation"] = raw.get("distillation", {}) | {"models": teachers}
         return raw
 
     def _all(self) -> list[Finalist]:
@@ -119,6 +112,9 @@ class Finals:
                 found.append(Finalist(tried, falling, tuple(runs[seed] for seed in sorted(runs)), taught_by))
         return found
 
+    def _plans(self) -> list[dict[str, Any]]:
+        return [each.user_attrs[PLAN] for each in ended(self.study)]
+
     def _alone(self) -> list[Finalist]:
         """Those without teachers."""
         return [each for each in self._all() if not each.teachers]
@@ -127,25 +123,44 @@ class Finals:
         """As many as the recipe may train."""
         return self.epochs_that_fit(finalist, validated=self.growth == 1.0)
 
-    def _longer(self, finalist: Finalist, shares: float) -> None:
-        """Resumes a trial where it was stopped."""
-        run, tried = finalist.runs[0], finalist.tried
-        fits = self._most_epochs(finalist) * run.cost / len(run.epochs)
-        most = min(shares * max(self.search.share, tried.run.cost), fits)
-        if most > run.cost:
-            plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": True, "teachers": [], "epochs": 0}
-            self._train(finalist, most - run.cost, plan, run)
+    def _train_longer(self, shares: float, count: int | None) -> None:
+        """Resumes the most promising candidates where they were stopped, up to `count` and to these shares."""
+        candidates = {each.number for each in self.search.candidates()}
+        before = {plan["of"] for plan in self._plans() if plan["longer"] == shares}
+        entered = [each for each in self._alone() if each.tried.number in candidates - before and not each.falling]
+        short = sorted(
+            (each for each in entered if each.runs[0].end == "share"), key=lambda each: -each.runs[0].promise
+        )
+        for each in short[: None if count is None else max(0, count - len(before))]:
+            run, tried = each.runs[0], each.tried
+            fits = self._most_epochs(each) * run.cost / len(run.epochs)
+            most = min(shares * max(self.search.share, tried.run.cost), fits)
+            if most > run.cost:
+                plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": shares}
+                self._train(each, most - run.cost, plan | {"teachers": [], "epochs": 0}, run)
+
+    def _train_with_falling_rate(self) -> None:
+        """Trains the best with a rate that falls to zero, for longer than they took."""
+        alone = self._alone()
+        before = {each.tried.number for each in alone if each.falling}
+        constant = sorted((each for each in alone if not each.falling), key=lambda each: -each.runs[0].value)
+        most = self.search.fixed.raw.get("train", {}).get("epochs", MOST_EPOCHS)
+        for each in constant[:FALLING]:
+            epochs = min(int(STRETCH * each.best_epoch), self._most_epochs(each), most)
+            if epochs >= LEAST_FALLING and each.tried.number not in before:
+                self._again(replace(each, falling=epochs), seed=0)
 
     def _pupil(self) -> Finalist | None:
-        """The best finalist with the models of its further seeds as teachers, as many as its recipe has time to train.
+        """The best finalist that has enough further seeds, their models its teachers.
 
-        None without enough of them, if its loss cannot learn from them, or if the user wants none.
+        As many as its recipe has time to train; None if these are too few, its loss cannot learn from them, or the user
+        wants none.
         """
         best = best_of([each for each in self._alone() if len(each.runs) > LEAST_TEACHERS])
-        if best is None or "distillation" in self.search.fixed.raw:
+        if best is None or self.search.fixed.raw.get("distillation", {}).get("models") == 0:
             return None
         loss = parse_config(self.sections(best.tried)).loss
-        count = min(len(best.runs) - 1, int(self._most_epochs(best) / best.best_epoch - TAUGHT))
+        count = min(len(best.runs) - 1, int(self._most_epochs(best) / best.best_epoch - TAUGHT_COST))
         fits = loss.samples and not loss.own_scale and count >= LEAST_TEACHERS
         return replace(best, teachers=best.runs[1 : count + 1]) if fits else None
 
@@ -155,26 +170,30 @@ class Finals:
         Args:
             finalist: what to train.
             seed: adds to the search's.
-            spare: time that must be left after it, as a multiple of its own.
+            spare: the cost for which there must be time left after it.
         """
+        cost = self._cost(finalist)
         longest = max(len(run.epochs) for run in finalist.runs)
         epochs = finalist.falling or (longest if finalist.teachers else 0)
-        cost = max(run.cost for run in finalist.runs) * (TAUGHT if finalist.teachers else 1.0)
-        if finalist.falling:
-            cost *= finalist.falling / longest
         # What has its epochs ends by itself; a converged trial may take a little longer with another seed.
         most = math.inf if epochs else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         stem = f"{finalist.tried.directory}-{finalist.falling}"
         directory = f"{stem}-taught" if finalist.teachers else f"{stem}-{seed}"
-        if any(each.user_attrs[PLAN]["directory"] == directory for each in ended(self.study)):
+        if directory in {plan["directory"] for plan in self._plans()}:
             return
         teachers = [f"{stem}-{number}" for number in range(1, len(finalist.teachers) + 1)]
-        plan = {"seed": seed, "most": most, "directory": directory, "longer": False, "teachers": teachers}
-        self._train(finalist, cost, plan | {"epochs": epochs}, Run(), spare * cost)
+        plan = {"seed": seed, "most": most, "directory": directory, "longer": 0.0, "teachers": teachers}
+        self._train(finalist, cost + spare, plan | {"epochs": epochs}, Run())
 
-    def _train(self, finalist: Finalist, cost: float, plan: dict[str, Any], before: Run, spare: float = 0.0) -> None:
-        """Runs one training as a trial of the study, if its cost fits the time left, less what is to spare."""
-        if not self.search.clock.timed or cost + spare <= self.search.clock.left():
+    def _cost(self, finalist: Finalist) -> float:
+        """What a training of it from scratch costs."""
+        cost = max(run.cost for run in finalist.runs) * (TAUGHT_COST if finalist.teachers else 1.0)
+        longest = max(len(run.epochs) for run in finalist.runs)
+        return cost * finalist.falling / longest if finalist.falling else cost
+
+    def _train(self, finalist: Finalist, cost: float, plan: dict[str, Any], before: Run) -> None:
+        """Runs one training as a trial of the study, if there is time for this cost."""
+        if not self.search.clock.timed or cost <= self.search.clock.left():
             plan = plan | {"of": finalist.tried.number, "falling": finalist.falling}
             self.study.enqueue_trial({}, {PLAN: plan, RUN: before.model_dump()})
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
@@ -189,7 +208,7 @@ class Finals:
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())
-            return plan["longer"] and leader is not None and run.promise < leader.value
+            return bool(plan["longer"]) and leader is not None and run.promise < leader.value
 
         teachers = [self._teachers / name / WEIGHTS for name in plan["teachers"]]
         run = search.train(trial, raw, Share(plan["most"], search.clock, behind), plan["seed"], teachers)
@@ -202,7 +221,7 @@ class Finals:
         plan, run = trial.user_attrs[PLAN], run_of(trial)
         directory = self.search.work / "trials" / plan["directory"]
         if not plan["longer"]:
-            best = best_weights(directory / CHECKPOINTS, run.best_epoch).parent
+            best = best_model(directory / CHECKPOINTS / BEST, run.best_epoch)
             if plan["seed"] and best.exists():
                 best.replace(self._teachers / plan["directory"])
             remove(directory)

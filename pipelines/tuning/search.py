@@ -18,7 +18,7 @@ from pipelines.training.check import check_recipe
 from pipelines.tuning.clock import Clock
 from pipelines.tuning.space import Family, FixedSettings, canonical
 from pipelines.tuning.starts import Point
-from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
+from pipelines.tuning.study import ATTEMPT, PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
 from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
 from serving.files.staging import remove
@@ -137,6 +137,9 @@ class Search:
             run = train(self._config(raw, seed), self.data, directory, share, run_of(trial), teachers)
         except ConfigError as error:
             run = Run(end="refused", reason=str(error))
+        except KeyboardInterrupt:
+            trial.set_user_attr(ATTEMPT, trial.user_attrs.get(ATTEMPT, 1) - 1)  # the trial is not the cause
+            raise
         trial.set_user_attr(RUN, run.model_dump())
         return run
 

@@ -119,21 +119,16 @@ class Checkpoints:
 
     def save_best(self, epoch: int) -> None:
         """Saves the model after `epoch` epochs; nothing refers to it before the next `save`."""
-        _write(self._model, self.best / f"epoch-{epoch}")
+        _write(self._model, best_model(self.best, epoch))
 
     def restore_best(self, epoch: int) -> None:
         """Restores the model of that epoch."""
-        self._model.read(str(self.best / f"epoch-{epoch}" / WEIGHTS)).expect_partial()
+        self._model.read(str(best_model(self.best, epoch) / WEIGHTS)).expect_partial()
 
 
-def best_weights(directory: Path, epoch: int) -> Path:
-    """The place of the best model, of this epoch, which a `tf.train.Checkpoint` of the towers as `model` reads.
-
-    Args:
-        directory: holds `best/`.
-        epoch: epochs trained when it was best.
-    """
-    return directory / BEST / f"epoch-{epoch}" / WEIGHTS
+def best_model(best: Path, epoch: int) -> Path:
+    """The directory of the model after `epoch` epochs; its `WEIGHTS` are a `tf.train.Checkpoint` with it as `model`."""
+    return best / f"epoch-{epoch}"
 
 
 def keep_state(directory: Path) -> Path:

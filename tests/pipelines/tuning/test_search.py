@@ -152,6 +152,18 @@ def test_a_finalist_with_teachers_trains_no_longer_than_alone(
     assert "distillation" not in found.recipe
 
 
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
+def test_fixed_epochs_and_a_fixed_schedule_hold_in_the_finals(schedule: str, dataset: Path, tmp_path: Path) -> None:
+    config = parse_config({"optimizer": {"schedule": schedule}, "train": {"epochs": 8}})
+    found = searched(Formula(), dataset, tmp_path / "r.toml", config=config, trials=8)
+    assert len(found.formula.asked) > 8
+    assert {each.optimizer.schedule for each, _, _, _ in found.formula.asked} == {schedule}
+    assert {each.train.epochs for each, _, _, _ in found.formula.asked} == {8}
+    free = searched(Formula(), dataset, tmp_path / "free.toml", config=parse_config({"train": {"epochs": 8}}), trials=8)
+    assert {each.optimizer.schedule for each, _, _, _ in free.formula.asked} == {"constant", "cosine"}
+    assert max(each.train.epochs for each, _, _, _ in free.formula.asked) == 8
+
+
 def test_further_seeds_leave_time_for_teachers(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     formula = Formula()
     monkeypatch.setattr(finals, "LONGER", ())

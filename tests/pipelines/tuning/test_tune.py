@@ -23,6 +23,7 @@ from pipelines.ingest import prepare
 from pipelines.training import check, train
 from pipelines.tuning import clock, search, training, tune
 from pipelines.tuning.space import Family, families
+from pipelines.tuning.study import ATTEMPTS
 from serving.files.staging import OutputExistsError
 from tests.support.paths import PROCESSES, ROOT
 from tests.support.processes.tuned_run import FIXED, METRIC, SEED, shorten
@@ -175,13 +176,14 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
     out, calls, trained = tmp_path / "r.toml", itertools.count(1), search.train
 
     def interrupted(*args: Any) -> Any:
-        if next(calls) == 3:
+        if 3 <= next(calls) < 3 + ATTEMPTS:
             raise KeyboardInterrupt
         return trained(*args)
 
     monkeypatch.setattr(search, "train", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        tuned_to(dataset, out)
+    for _ in range(ATTEMPTS):  # of deaths of the process so many would end the trial
+        with pytest.raises(KeyboardInterrupt):
+            tuned_to(dataset, out)
     check.run(load_config(out), dataset)
     assert pl.read_csv(out.with_suffix(".trials.csv")).height == 2
     for other in ({"seed": 4}, {"metric": "recall@3"}, {"trials": 9}, {"budget_minutes": 5.0}, {"config": None}):
