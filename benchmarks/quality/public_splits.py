@@ -12,8 +12,7 @@ models do; `gowalla-ordered` reads their order, too, so its figures compare with
   items, which are the test here. To compare with, not to launch on. Its history is also the time to quality: minutes of
   `towers train`, with its start-up and validations, until the test recall first reaches a figure.
 
-`--seeds 3` repeats the honest one, the other is trained once; with `--work` an interrupted run resumes. `--teachers 2`
-trains by `distillation.models`, and writes a result of its own.
+`--seeds 3` repeats the honest one, the other is trained once; with `--work` an interrupted run resumes.
 """
 
 import argparse
@@ -62,17 +61,16 @@ MOST_DIFFERENCE = 0.002  # of recall@20 as served from that of exact search, on 
 TARGET_RECALL = 0.998  # of the index: the default, 0.98, costs about as much of recall@20 as may be lost
 
 
-def main(name: str, data: Path, work: Path, seeds: int, protocols: list[str], teachers: int) -> int:
+def main(name: str, data: Path, work: Path, seeds: int, protocols: list[str]) -> int:
     """Trains what is not in `work` yet, and writes the result."""
     store = Store(work / "runs")
     recipe = (ROOT / RECIPES[name]).read_text(encoding="utf-8")
     functions = {"validation": honest, "test": comparable}
-    taught = {"teachers": teachers} if teachers else {}
     made: dict[str, list[dict[str, Any]]] = {protocol: [] for protocol in protocols}
     for protocol in protocols:
         for seed in range(seeds if protocol == "validation" else 1):
-            settings = {"name": name, "protocol": protocol, "recipe": recipe, "seed": seed, **taught}
-            made[protocol].append(store.run(settings, lambda: functions[protocol](name, data, work, seed, teachers)))  # noqa: B023
+            settings = {"name": name, "protocol": protocol, "recipe": recipe, "seed": seed}
+            made[protocol].append(store.run(settings, lambda: functions[protocol](name, data, work, seed)))  # noqa: B023
     figures = {protocol: {metric: spread(runs, metric) for metric in METRICS} for protocol, runs in made.items()}
     reached = {f"{least:.4f}": [minutes(run, least) for run in made.get("test", ())] for least in MINUTES.get(name, ())}
     result = {
@@ -81,9 +79,8 @@ def main(name: str, data: Path, work: Path, seeds: int, protocols: list[str], te
         "minutes_to_recall@20": reached,
         "runs": made,
         "recipe": recipe,
-        **taught,
     }
-    print(write(__file__, f"quality_{name.replace('-', '_')}" + "_taught" * bool(teachers), result))
+    print(write(__file__, f"quality_{name.replace('-', '_')}", result))
     for protocol, each in figures.items():
         print(protocol, *(f"{metric} {f['mean']:.4f} +- {f['deviation']:.4f}" for metric, f in each.items()))
     return verdict(result)
@@ -125,10 +122,10 @@ def goals(name: str, figures: dict[str, Any], reached: dict[str, list[float | No
     }
 
 
-def honest(name: str, data: Path, work: Path, seed: int, teachers: int) -> dict[str, Any]:
+def honest(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     """Everything chosen on validation: the figures of the report, over the exported vectors."""
-    part = kept(name, "validation", work, seed, teachers)
-    stages, dataset, run = trained(name, data, part, seed, of_teachers(teachers))
+    part = kept(name, "validation", work, seed)
+    stages, dataset, run = trained(name, data, part, seed)
     bundle, report = str(part / "bundle"), str(part / "report")
     stages.run("export", "--run", str(run), "--out", bundle, "--overwrite")
     stages.run("index", "--bundle", bundle, "--target-recall", str(TARGET_RECALL))
@@ -176,7 +173,7 @@ def ask(url: str, users: list[str]) -> dict[str, list[str]]:
     return answers
 
 
-def comparable(name: str, data: Path, work: Path, seed: int, teachers: int) -> dict[str, Any]:
+def comparable(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     """The epoch chosen on the test, which takes the place of the validation, with all its users."""
     folder = work / f"{name}_with_test"
     folder.mkdir(exist_ok=True)
@@ -185,8 +182,8 @@ def comparable(name: str, data: Path, work: Path, seed: int, teachers: int) -> d
         (folder / split).write_bytes((data / "test.txt").read_bytes())
     of_data = ("data.refit=false", "data.validation=given")
     keys = (*of_data, f"train.validation_users={EVERYBODY}", "train.metric=recall@20")
-    part = kept(name, "test", work, seed, teachers)
-    stages, dataset, run = trained(name, folder, part, seed, (*keys, *of_teachers(teachers)))
+    part = kept(name, "test", work, seed)
+    stages, dataset, run = trained(name, folder, part, seed, keys)
     read = load_run(run)
     exponent = float(read.model.candidate_tower.norm_exponent)
     read.model.settings = read.model.settings.model_copy(update={"norm_exponent": exponent})
@@ -198,18 +195,13 @@ def comparable(name: str, data: Path, work: Path, seed: int, teachers: int) -> d
     return {**figures, **told_of(stages, run)}
 
 
-def kept(name: str, protocol: str, work: Path, seed: int, teachers: int) -> Path:
+def kept(name: str, protocol: str, work: Path, seed: int) -> Path:
     """The folder of one training: another recipe's is another one."""
     recipe = zlib.crc32((ROOT / RECIPES[name]).read_bytes())
-    return work / (f"{name}_{protocol}_{seed}_{recipe:08x}" + f"_teachers_{teachers}" * bool(teachers))
+    return work / f"{name}_{protocol}_{seed}_{recipe:08x}"
 
 
-def of_teachers(teachers: int) -> tuple[str, ...]:
-    """The overrides of the recipe."""
-    return (f"distillation.models={teachers}",) if teachers else ()
-
-
-def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...]) -> tuple[Stages, Path, Path]:
+def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...] = ()) -> tuple[Stages, Path, Path]:
     """Data set and run of one training; both are kept, so that a training resumes."""
     part.mkdir(exist_ok=True)
     stages = Stages(part, data)
@@ -270,7 +262,6 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, help="keep data sets, runs and reports here, and go on with them")
     parser.add_argument("--seeds", type=int, default=1, help="how many honest trainings")
     parser.add_argument("--protocols", nargs="+", choices=["validation", "test"], default=["validation", "test"])
-    parser.add_argument("--teachers", type=int, default=0, help="of `distillation.models`; 0 for none")
     given = parser.parse_args()
     folder = FOLDERS[given.name]
     if given.data is None or not (Path(given.data) / folder / "train.txt").is_file():
@@ -279,4 +270,4 @@ if __name__ == "__main__":
         directory = (given.work or Path(temporary)).resolve()
         directory.mkdir(parents=True, exist_ok=True)
         place = (Path(given.data) / folder).resolve()
-        sys.exit(main(given.name, place, directory, given.seeds, given.protocols, given.teachers))
+        sys.exit(main(given.name, place, directory, given.seeds, given.protocols))
