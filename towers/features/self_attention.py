@@ -82,10 +82,11 @@ class SelfAttention(FeatureEncoder):
             rows: `Sequences` of B examples, or [B, L, 2] histories with missing items at any position.
             seed: [2] of the masks; None outside training.
         """
-        if not isinstance(rows, Sequences):
+        if isinstance(rows, Sequences):
+            windows = rows
+        else:
             # Blocks that read distances take them from the places, so no place between two items may be empty.
-            rows = _one_by_one(rows if self.positions is not None else _items_first(rows))
-        windows = rows
+            windows = _one_by_one(rows if self.positions is not None else _items_first(rows))
         out = self._contextual(windows, seed)
         out = tf.reshape(out, [-1, int(out.shape[2])])
         known = windows.place != NO_PLACE
