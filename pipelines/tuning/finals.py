@@ -26,11 +26,11 @@ from towers.config.recipe import parse_config
 from towers.training.checkpoints import BEST, WEIGHTS, best_model
 
 LONGER = ((2.5, None), (5.0, 1))  # (shares, how many of the most promising that had not converged; None for all)
-SURVIVORS = (3, 2, 1, 1)  # finalists of each round of seeds
+SURVIVORS = (2, 2, 1, 1)  # finalists of each round of seeds
 LUCK = 1.5  # a converged trial may cost this many times as much with another seed
 # With a rate that falls to zero: how many of the best, for how many times their best epochs, and the fewest epochs for
 # which that makes sense. Late epochs of a small rate go on improving where those of a constant one no longer do.
-FALLING, STRETCH, LEAST_FALLING = 3, 1.5, 4
+FALLING, STRETCH, LEAST_FALLING = 2, 1.5, 4
 # Teachers are the models of the further seeds: how few make sense, and what the training that they teach costs beside
 # one without them.
 LEAST_TEACHERS, TAUGHT_COST = 2, 1.5
@@ -53,9 +53,12 @@ class Finals:
         self._teachers.mkdir(exist_ok=True)
 
     def best(self) -> Finalist | None:
-        """The best so far whose recipe has time for its epochs and teachers; None if no trial has finished."""
+        """The best so far, without further training; None if no trial has finished.
+
+        Left out are those with teachers whose recipe would not end in time: what an epoch of theirs costs was a guess.
+        """
         return best_of(
-            [each for each in self._all() if not each.teachers or each.best_epoch <= self._most_epochs(each)]
+            [each for each in self._all() if not each.teachers or ROOM * each.best_epoch <= self._most_epochs(each)]
         )
 
     def run(self, advance: Advance) -> None:

@@ -117,10 +117,10 @@ def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: 
     assert {directory for _, directory, _, _ in longer} <= trained
 
 
-def test_the_best_three_are_trained_with_a_falling_rate_for_half_as_long_again(done: Done) -> None:
+def test_the_best_two_are_trained_with_a_falling_rate_for_half_as_long_again(done: Done) -> None:
     falling = {directory: each for each, directory, _, _ in done.formula.asked if each.optimizer.schedule == "cosine"}
     first = [directory for directory in falling if directory.endswith("-0")]
-    assert len({directory.split("-")[0] for directory in first}) == len(first) == 3
+    assert len({directory.split("-")[0] for directory in first}) == len(first) == 2
     for directory in first:
         trial = directory.split("-")[0]
         longest = max(share.most for _, other, share, _ in done.formula.asked if other == trial)
