@@ -175,15 +175,14 @@ class Finals:
             seed: adds to the search's.
             spare: the cost for which there must be time left after it.
         """
-        cost = self._cost(finalist)
-        longest = max(len(run.epochs) for run in finalist.runs)
-        epochs = finalist.falling or (longest if finalist.teachers else 0)
-        # What has its epochs ends by itself; a converged trial may take a little longer with another seed.
-        most = math.inf if epochs else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         stem = f"{finalist.tried.directory}-{finalist.falling}"
         directory = f"{stem}-taught" if finalist.teachers else f"{stem}-{seed}"
         if directory in {plan["directory"] for plan in self._plans()}:
             return
+        cost = self._cost(finalist)
+        epochs = finalist.falling or (max(len(run.epochs) for run in finalist.runs) if finalist.teachers else 0)
+        # What has its epochs ends by itself; a converged trial may take a little longer with another seed.
+        most = math.inf if epochs else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
         teachers = [f"{stem}-{number}" for number in range(1, len(finalist.teachers) + 1)]
         plan = {"seed": seed, "most": most, "directory": directory, "longer": 0.0, "teachers": teachers}
         self._train(finalist, cost + spare, plan | {"epochs": epochs}, Run())
