@@ -1,13 +1,45 @@
-"""What the finals compare: a trial of the search with the runs that show how good it is."""
+"""What the finals plan and what they compare: a trial of the search with the runs that show how good it is."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
 from typing import Any
 
+from optuna.trial import FrozenTrial, Trial
+from pydantic import BaseModel
+
 from pipelines.training.prior import DECIMALS
-from pipelines.tuning.study import Tried
+from pipelines.tuning.study import PLAN, Tried
 from pipelines.tuning.training import Epoch, Run
+
+
+class Plan(BaseModel, frozen=True):
+    """A training of the finals.
+
+    Attributes:
+        of: the number of the trial whose recipe it trains.
+        directory: of its checkpoints.
+        most: what it may cost.
+        longer: shares up to which it resumes the trial; 0 from scratch.
+        seed: adds to the search's.
+        falling: epochs over which the rate falls to zero; 0 for a constant rate.
+        epochs: how many it trains; 0 for as many as it may.
+        teachers: the directories of its teachers' checkpoints.
+    """
+
+    of: int
+    directory: str
+    most: float
+    longer: float = 0.0
+    seed: int = 0
+    falling: int = 0
+    epochs: int = 0
+    teachers: tuple[str, ...] = ()
+
+
+def plan_of(trial: FrozenTrial | Trial) -> Plan:
+    """Returns the plan of a trial of the finals."""
+    return Plan.model_validate(trial.user_attrs[PLAN])
 
 
 @dataclass(frozen=True)

@@ -9,14 +9,13 @@ import math
 from collections import defaultdict
 from dataclasses import replace
 from statistics import fmean
-from typing import Any
 
 from optuna import Study, TrialPruned
 from optuna.trial import FrozenTrial, Trial
 
 from pipelines.console import Advance, amount, say
 from pipelines.training.earlier_run import CHECKPOINTS
-from pipelines.tuning.finalist import Finalist, best_of
+from pipelines.tuning.finalist import Finalist, Plan, best_of, plan_of
 from pipelines.tuning.search import MOST_EPOCHS, ROOM, Search
 from pipelines.tuning.study import PLAN, RUN, Tried, ended, open_study, run_of, waits
 from pipelines.tuning.training import Run, Share
@@ -101,9 +100,9 @@ class Finals:
         # By trial, by falling rate and number of teachers, by seed.
         kept: dict[int, dict[tuple[int, int], dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
         for each in ended(self.study):
-            plan, run = each.user_attrs[PLAN], run_of(each)
-            if run.end in ("converged", "share") or (plan["longer"] and run.epochs):
-                kept[plan["of"]][plan["falling"], len(plan["teachers"])][plan["seed"]] = run
+            plan, run = plan_of(each), run_of(each)
+            if run.end in ("converged", "share") or (plan.longer and run.epochs):
+                kept[plan.of][plan.falling, len(plan.teachers)][plan.seed] = run
         search, found = self.search, []
         for tried in {
             each.number: each for each in [*search.candidates(), *search.ranked()[: SURVIVORS[0] + 2]]
@@ -115,8 +114,8 @@ class Finals:
                 found.append(Finalist(tried, falling, tuple(runs[seed] for seed in sorted(runs)), taught_by))
         return found
 
-    def _plans(self) -> list[dict[str, Any]]:
-        return [each.user_attrs[PLAN] for each in ended(self.study)]
+    def _plans(self) -> list[Plan]:
+        return [plan_of(each) for each in ended(self.study)]
 
     def _alone(self) -> list[Finalist]:
         """Those without teachers."""
@@ -129,7 +128,7 @@ class Finals:
     def _train_longer(self, shares: float, count: int | None) -> None:
         """Resumes the most promising candidates where they were stopped, up to `count` and to these shares."""
         candidates = {each.number for each in self.search.candidates()}
-        before = {plan["of"] for plan in self._plans() if plan["longer"] == shares}
+        before = {plan.of for plan in self._plans() if plan.longer == shares}
         entered = [each for each in self._alone() if each.tried.number in candidates - before and not each.falling]
         short = sorted(
             (each for each in entered if each.runs[0].end == "share"), key=lambda each: -each.runs[0].promise
@@ -139,8 +138,8 @@ class Finals:
             fits = self._most_epochs(each) * run.cost / len(run.epochs)
             most = min(shares * max(self.search.share, tried.run.cost), fits)
             if most > run.cost:
-                plan = {"seed": 0, "most": most, "directory": tried.directory, "longer": shares}
-                self._train(each, most - run.cost, plan | {"teachers": [], "epochs": 0}, run)
+                plan = Plan(of=tried.number, directory=tried.directory, most=most, longer=shares)
+                self._train(plan, most - run.cost, run)
 
     def _train_with_falling_rate(self) -> None:
         """Trains the best with a rate that falls to zero, for longer than they took."""
@@ -177,15 +176,22 @@ class Finals:
         """
         stem = f"{finalist.tried.directory}-{finalist.falling}"
         directory = f"{stem}-taught" if finalist.teachers else f"{stem}-{seed}"
-        if directory in {plan["directory"] for plan in self._plans()}:
+        if directory in {plan.directory for plan in self._plans()}:
             return
         cost = self._cost(finalist)
         epochs = finalist.falling or (max(len(run.epochs) for run in finalist.runs) if finalist.teachers else 0)
         # What has its epochs ends by itself; a converged trial may take a little longer with another seed.
         most = math.inf if epochs else cost * (LUCK if finalist.runs[0].end == "converged" else 1.0)
-        teachers = [f"{stem}-{number}" for number in range(1, len(finalist.teachers) + 1)]
-        plan = {"seed": seed, "most": most, "directory": directory, "longer": 0.0, "teachers": teachers}
-        self._train(finalist, cost + spare, plan | {"epochs": epochs}, Run())
+        plan = Plan(
+            of=finalist.tried.number,
+            directory=directory,
+            most=most,
+            seed=seed,
+            falling=finalist.falling,
+            epochs=epochs,
+            teachers=tuple(f"{stem}-{number}" for number in range(1, len(finalist.teachers) + 1)),
+        )
+        self._train(plan, cost + spare, Run())
 
     def _cost(self, finalist: Finalist) -> float:
         """What a training of it from scratch costs."""
@@ -193,48 +199,47 @@ class Finals:
         longest = max(len(run.epochs) for run in finalist.runs)
         return cost * finalist.falling / longest if finalist.falling else cost
 
-    def _train(self, finalist: Finalist, cost: float, plan: dict[str, Any], before: Run) -> None:
+    def _train(self, plan: Plan, cost: float, before: Run) -> None:
         """Runs one training as a trial of the study, if there is time for this cost."""
         if not self.search.clock.timed or cost <= self.search.clock.left():
-            plan = plan | {"of": finalist.tried.number, "falling": finalist.falling}
-            self.study.enqueue_trial({}, {PLAN: plan, RUN: before.model_dump()})
+            self.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: before.model_dump()})
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
 
     def _objective(self, trial: Trial) -> float:
-        plan, search, leader = trial.user_attrs[PLAN], self.search, self.best()
-        raw = self.sections(search.tried()[plan["of"]], falling=plan["falling"] > 0, teachers=len(plan["teachers"]))
-        if plan["epochs"]:
-            raw["train"] = raw["train"] | {"epochs": plan["epochs"]}
-        if plan["falling"]:
-            raw["train"] = raw["train"] | {"patience": plan["falling"]}
+        plan, search, leader = plan_of(trial), self.search, self.best()
+        raw = self.sections(search.tried()[plan.of], falling=plan.falling > 0, teachers=len(plan.teachers))
+        if plan.epochs:
+            raw["train"] = raw["train"] | {"epochs": plan.epochs}
+        if plan.falling:
+            raw["train"] = raw["train"] | {"patience": plan.falling}
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())
-            return bool(plan["longer"]) and leader is not None and run.promise < leader.value
+            return bool(plan.longer) and leader is not None and run.promise < leader.value
 
-        teachers = [self._teachers / name / WEIGHTS for name in plan["teachers"]]
-        run = search.train(trial, raw, Share(plan["most"], search.clock, behind), plan["seed"], teachers)
+        teachers = [self._teachers / name / WEIGHTS for name in plan.teachers]
+        run = search.train(trial, raw, Share(plan.most, search.clock, behind), plan.seed, teachers)
         if not run.complete:
             raise TrialPruned
         return run.value
 
     def _clean_up(self, trial: FrozenTrial) -> None:
         """Keeps the best model of a further seed, a teacher to be; removes the rest of a training that has ended."""
-        plan, run = trial.user_attrs[PLAN], run_of(trial)
-        directory = self.search.work / "trials" / plan["directory"]
-        if not plan["longer"]:
+        plan, run = plan_of(trial), run_of(trial)
+        directory = self.search.work / "trials" / plan.directory
+        if not plan.longer:
             best = best_model(directory / CHECKPOINTS / BEST, run.best_epoch)
-            if plan["seed"] and best.exists():
-                best.replace(self._teachers / plan["directory"])
+            if plan.seed and best.exists():
+                best.replace(self._teachers / plan.directory)
             remove(directory)
 
     def _tell(self, study: Study, trial: FrozenTrial) -> None:
         self._clean_up(trial)
-        plan, run, asked = trial.user_attrs[PLAN], run_of(trial), self.search.asked
+        plan, run, asked = plan_of(trial), run_of(trial), self.search.asked
         self._advance(1)
-        kind = f"rate falling over {amount(plan['falling'], 'epochs')}, " if plan["falling"] else ""
-        kind += f"{len(plan['teachers'])} teachers, " if plan["teachers"] else ""
+        kind = f"rate falling over {amount(plan.falling, 'epochs')}, " if plan.falling else ""
+        kind += f"{len(plan.teachers)} teachers, " if plan.teachers else ""
         say(
-            f"final: trial {plan['of']}, {kind}seed {asked.seed + plan['seed']}: {asked.metric} {run.value:.4f} "
+            f"final: trial {plan.of}, {kind}seed {asked.seed + plan.seed}: {asked.metric} {run.value:.4f} "
             f"at epoch {run.best_epoch} of {len(run.epochs)} ({run.end})"
         )
