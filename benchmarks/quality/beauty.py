@@ -44,15 +44,15 @@ K = 10
 
 @dataclass(frozen=True)
 class Set:
-    """A data set: its file, the file's format, the result, the best published figures, what is to be reached, epochs
-    and patience with teachers, and the file of the items' categories, "" without any."""
+    """A data set: its file, the file's format, the result, the best published figures, what is to be reached, its own
+    settings of a training with teachers, and the file of the items' categories, "" without any."""
 
     file: str
     format: str
     result: str
     published: dict[str, float]
     goal: dict[str, float]
-    taught: tuple[int, int]
+    taught: list[str]
     categories: str = ""
 
 
@@ -72,9 +72,8 @@ class Variant:
 
     def changes(self, chosen: Set) -> list[str]:
         """The changed settings, as words after `--set`."""
-        epochs, patience = chosen.taught
-        own = [f"distillation.models={self.teachers}", f"train.epochs={epochs}", f"train.patience={patience}"]
-        return [*own, *TAUGHT] * bool(self.teachers) + CATEGORIES * self.categories
+        taught = [f"distillation.models={self.teachers}", *chosen.taught, *TAUGHT]
+        return taught * bool(self.teachers) + CATEGORIES * self.categories
 
     @property
     def suffix(self) -> str:
@@ -90,7 +89,7 @@ SETS = {
         "beauty",
         {"hit_rate@10": 0.0533, "ndcg@10": 0.0327},
         {"hit_rate@10": 0.0610, "ndcg@10": 0.0370},
-        (16, 6),
+        ["train.epochs=16", "train.patience=6"],
     ),
     # The best of each in the repository of eSASRec: that model, and SASRec with a sampled softmax.
     "beauty-s3rec": Set(
@@ -99,7 +98,7 @@ SETS = {
         "beauty_s3rec",
         {"hit_rate@10": 0.0928, "ndcg@10": 0.0531},
         {"hit_rate@10": 0.1000, "ndcg@10": 0.0615},
-        (24, 8),
+        ["train.epochs=24", "train.patience=8"],
         "item_attributes.json",
     ),
 }
