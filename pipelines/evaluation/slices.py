@@ -134,19 +134,24 @@ def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64
     some = values[~missing]
     edges = np.unique(np.quantile(some, np.linspace(0, 1, BANDS + 1), method="lower")) if len(some) else some
     lower = edges[:-1] if len(edges) > 1 else edges
-    for place, low in enumerate(lower):
-        inside = (values >= low) & ~missing
-        if place + 1 < len(lower):
-            inside &= values < lower[place + 1]
-        high = values[inside].max()
-        label = _number(low) if low == high else f"{_number(low)} to {_number(high)}"
-        yield label, f"{what}: {label}", inside
+    upper = [*lower[1:], np.inf]
+    masks = [(values >= low) & (values < end) & ~missing for low, end in zip(lower, upper, strict=True)]
+    highest = [values[mask].max() for mask in masks]
+    names = _distinct({*lower, *highest})
+    for low, high, mask in zip(lower, highest, masks, strict=True):
+        label = names[low] if low == high else f"{names[low]} to {names[high]}"
+        yield label, f"{what}: {label}", mask
     yield MISSING, f"{group}: no value", missing
 
 
-def _number(value: float) -> str:
-    # Whole numbers in full: rounded, the bands of times of one day would have one name.
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:,.6g}"
+def _distinct(values: Iterable[float]) -> dict[float, str]:
+    """Returns a text for each number: whole ones in full, others with six digits, or as many as tell them apart."""
+    texts: dict[float, str] = {}
+    for digits in range(6, 18):
+        texts = {each: f"{each:,.0f}" if float(each).is_integer() else f"{each:,.{digits}g}" for each in values}
+        if len(set(texts.values())) == len(texts):
+            break
+    return texts
 
 
 def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]) -> list[Slice]:

@@ -116,7 +116,7 @@ class _Reader:
         self.rows += frame.height
         if self.lines is not None:
             frame = self.lines.check(frame, path, roles.user, split)
-        frame = self._wanted_types(frame, roles)
+        frame = self._wanted_types(frame, path, roles.type)
         for column in self.ids:
             frame = column.clean(frame)
         if roles.time is not None:
@@ -199,10 +199,13 @@ class _Reader:
             return (), None
         return tuple(kept), np.array([kept.index(name) if name else -1 for name in names], np.int16)[codes]
 
-    def _wanted_types(self, frame: pl.DataFrame, roles: Roles) -> pl.DataFrame:
-        if not self.config.event_types or roles.type is None:
+    def _wanted_types(self, frame: pl.DataFrame, path: Path, column: str | None) -> pl.DataFrame:
+        dtype = pl.Null() if column is None else frame.schema[column]
+        if dtype.is_nested() or dtype == pl.Binary:
+            raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
+        if not self.config.event_types or column is None:
             return frame
-        kind = pl.col(roles.type).cast(pl.String)
+        kind = pl.col(column).cast(pl.String)
         if len(self.types) < 100:
             self.types.update(frame.select(kind.drop_nulls().unique()).to_series().to_list())
         return self._drop(frame, kind.is_in(self.config.event_types), "event_types")

@@ -118,7 +118,7 @@ class FeatureFile:
         if spec.length is not None and spec.dtype != "string":
             return _lists_of_numbers(frame, name)
         if self.table.typed:
-            frame = typed_columns(frame, [name], str(self.path))
+            frame = typed_columns(frame, [name], self.path, self.rejects)
         dtype = frame.schema[name]
         if spec.length is not None:
             return frame.with_columns(split_text(value, SEPARATORS[0])) if dtype == pl.String else frame

@@ -3,12 +3,15 @@
 Decides which text columns are lists, and checks `data.lists` and `data.vectors` against the columns read.
 """
 
+from pathlib import Path
+
 import polars as pl
 
 from pipelines.console import progress
 from pipelines.dataset.list_text import SEPARATORS, separator_of, split_text
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
+from pipelines.ingest.columns.dates import in_calendar
 from pipelines.ingest.columns.ids import IdColumn, IdForm
 from pipelines.ingest.columns.numbers import numbers, text_kind
 from pipelines.ingest.columns.vectors import Vectors
@@ -46,7 +49,8 @@ def read_attributes(
         for batch in table.read(rejects):
             batch = vectors.read(batch, attributes, table)
             if table.typed:
-                batch = typed_columns(batch, [c for c in attributes if c not in vectors.lengths], str(table.path))
+                others = [other for other in attributes if other not in vectors.lengths]
+                batch = typed_columns(batch, others, table.path, rejects)
             parts.append(ids.clean(batch))
             advance(batch.height)
     frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
@@ -71,11 +75,17 @@ def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) ->
     return numbers(frame, column, table.path, rejects) if kind == "number" or dtype.is_float() else frame
 
 
-def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.DataFrame:
+def typed_columns(frame: pl.DataFrame, columns: list[str], path: Path, rejects: Rejects) -> pl.DataFrame:
     """Reduces typed columns to strings, numbers and lists: booleans become text, dates seconds since 1970.
 
+    Args:
+        frame: a batch with `ROW`.
+        columns: those to reduce.
+        path: the file, for messages.
+        rejects: receives rows with a date outside the calendar.
+
     Raises:
-        DataError: a column has an unsupported type.
+        DataError: a column has an unsupported type, or a bad row is not skipped.
     """
     expressions = []
     for column in columns:
@@ -83,6 +93,7 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.Dat
         if dtype == pl.Boolean or dtype in (pl.Categorical, pl.Enum):
             value = value.cast(pl.String)
         elif dtype in (pl.Datetime, pl.Date):
+            frame = in_calendar(frame, column, path, rejects)
             value = value.cast(pl.Datetime("us")).dt.epoch("s")
         elif isinstance(dtype, pl.List | pl.Array) and not dtype.inner.is_nested():
             value = value if isinstance(dtype, pl.List) else value.arr.to_list()
@@ -90,9 +101,7 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], where: str) -> pl.Dat
         elif isinstance(dtype, pl.Decimal):
             value = value.cast(pl.Float64)
         elif not (dtype in (pl.String, pl.Null) or dtype.is_numeric()):
-            raise DataError(
-                f"{where}, column {column!r}: a column of type {dtype} is not supported; drop or convert it"
-            )
+            raise DataError(f"{path}, column {column!r}: a column of type {dtype} is not supported; drop or convert it")
         expressions.append(value)
     return frame.with_columns(expressions)
 

@@ -16,11 +16,11 @@ from pipelines.ingest.formats.table import Table
 
 
 class ContextColumns:
-    """Collects the context columns of all tables.
+    """Collects the context columns of all tables, which may have them in any order.
 
     Args:
         table: the first table; its kinds and separators apply to all.
-        rejects: receives rows with NaN or with vectors of several lengths.
+        rejects: receives rows with NaN, dates outside the calendar or vectors of several lengths.
     """
 
     def __init__(self, table: Table, rejects: Rejects) -> None:
@@ -34,7 +34,7 @@ class ContextColumns:
         if not table.typed:
             return frame
         columns = [column for column in columns if column not in self.vectors.lengths]
-        frame = typed_columns(frame, columns, str(table.path))
+        frame = typed_columns(frame, columns, table.path, self.rejects)
         for column in columns:
             if frame.schema[column].is_float():
                 frame = numbers(frame, column, table.path, self.rejects)
@@ -45,7 +45,8 @@ class ContextColumns:
         texts = [column for column, dtype in frame.schema.items() if dtype == pl.String]
         for column in texts:
             self._texts.setdefault(column, pl.Categories.random())
-        self._parts.append(frame.with_columns(pl.col(c).cast(pl.Categorical(self._texts[c])) for c in texts))
+        frame = frame.with_columns(pl.col(c).cast(pl.Categorical(self._texts[c])) for c in texts)
+        self._parts.append(frame.select((self._parts or [frame])[0].columns))
 
     def joined(self) -> pl.DataFrame | None:
         """Returns all batches as one frame, or None if there are none.

@@ -12,6 +12,7 @@ import polars as pl
 
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
+from pipelines.ingest.columns.dates import in_calendar
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
 from towers.data.events import Int64s
@@ -62,6 +63,7 @@ class TimeColumn:
             frame = self._text(frame, path, column, dates=dates)
         elif dtype in (pl.Datetime, pl.Date):
             dates = True
+            frame = in_calendar(frame, column, path, self.rejects)
             zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
             moment = value.cast(pl.Datetime("us"))
             frame = frame.with_columns((moment if zoned else _in_zone(moment, self.zone)).to_physical())
@@ -202,8 +204,11 @@ def _in_zone(value: pl.Expr, zone: str) -> pl.Expr:
 
 
 def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
-    text = value.str.strip_chars().str.replace(" ", "T", literal=True).str.replace(r"[Zz]$", "+00:00")
+    text = value.str.strip_chars().str.replace(r"[ t]", "T").str.replace(r"[Zz]$", "+00:00")
+    # Basic form, without separators.
+    text = text.str.replace(r"^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)", "${1}-${2}-${3}T${4}:${5}:${6}")
     text = text.str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00:00")
+    text = text.str.replace(r"(T[\d:.]+[+-]\d\d)$", "${1}:00")
     text = text.str.replace(r"T(\d\d:\d\d)($|[+-])", "T${1}:00${2}")
     local = text.str.contains(r"T[\d:.]+$")
     text = text.str.replace(r"(T[\d:.]+)$", "${1}+00:00")

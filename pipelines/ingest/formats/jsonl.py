@@ -16,7 +16,6 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, text_file
 
 BLOCK_BYTES = 16 << 20
-HEADER_LINES = 1_000
 # Whole numbers are stored as signed 64-bit integers.
 LIMIT = 2**63
 
@@ -30,7 +29,7 @@ _NAMES = {bool: "a boolean", int: "a whole number", float: "a number", str: "a s
 
 
 def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = False) -> Table:
-    """Opens a file with one JSON object per line; its columns are the keys of the first 1,000 lines.
+    """Opens a file with one JSON object per line; its columns are the keys of all lines.
 
     Args:
         path: the file.
@@ -38,17 +37,19 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
-        DataError: the file is empty, not UTF-8, or its first 1,000 lines hold no object.
+        DataError: the file is empty, not UTF-8, or holds no object with a key.
     """
     text = text_file(path, skip=skip)
     names: dict[str, None] = {}
-    first = next(_blocks(path))[:HEADER_LINES]
-    for _, line in first:
-        value = _loads(line)
-        if isinstance(value, dict):
-            names.update(dict.fromkeys(value))
+    # A pass of its own: a key that comes late, a weight say, must not go unread.
+    for block in _blocks(path):
+        for _, line in block:
+            value = _loads(line)
+            if isinstance(value, dict) and not value.keys() <= names.keys():
+                names.update(dict.fromkeys(value))
     if not names:
-        raise DataError(f"{path}, row {first[0][0] if first else 1}: not a JSON object with at least one key")
+        first = next((row for block in _blocks(path) for row, _ in block), 1)
+        raise DataError(f"{path}, row {first}: not a JSON object with at least one key")
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         columns = _Columns(path, tuple(names), frozenset(filter(holds_ids, names)), rejects)

@@ -45,13 +45,14 @@ class Table:
     separators: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuses columns with the name of an `INTERNAL` one.
+        """Refuses columns with the name of an `INTERNAL` one, and names that polars expands to several columns.
 
         Raises:
             DataError: the file has such a column.
         """
-        if clash := sorted(INTERNAL & set(self.columns)):
-            raise DataError(f"{self.path}: the column name {clash[0]!r} is reserved; rename that column")
+        for column in self.columns:
+            if column in INTERNAL or column == "*" or (column.startswith("^") and column.endswith("$")):
+                raise DataError(f"{self.path}: the column name {column!r} is reserved; rename that column")
 
 
 def parquet_table(path: Path) -> Table:

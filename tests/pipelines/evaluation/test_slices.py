@@ -169,6 +169,21 @@ def test_bands_of_times_of_one_day_differ_in_name() -> None:
 
 
 @pytest.mark.parametrize(
+    ("first", "step"), [(1_718_531_600.25, 10.0), (52.520001, 0.000001), (1_234_567.5, 1.0), (0.1, 2.0**-50)]
+)
+def test_bands_of_numbers_that_are_close_differ_in_name(first: float, step: float) -> None:
+    values = [first + step * place for place in range(400)]
+    parts = slices_of_values("group", pl.Series("group", values), by_user=True)
+    assert len({part.name for part in parts}) == 4
+    for part in parts:
+        assert part.users is not None
+        low, high = (float(text.replace(",", "")) for text in part.name.removeprefix("group: ").split(" to "))
+        inside = [value for value, is_in in zip(values, part.users, strict=True) if is_in]
+        assert (low, high) == pytest.approx((inside[0], inside[-1]), abs=step / 2)
+        assert 98 <= len(inside) <= 102
+
+
+@pytest.mark.parametrize(
     ("name", "message"),
     [
         ("age", "users.age and items.age have this name"),

@@ -160,6 +160,9 @@ def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path, bad: dict[str, obj
         ("item", [True, False], "ids are strings or whole numbers, got Boolean"),
         ("time", [True, False], "a time is a number or a date, got Boolean"),
         ("rating", [[1], [2]], "a weight is a number, got List"),
+        ("action", [["click"], ["buy"]], "an event's type is text or a number, got List"),
+        ("action", [{"x": 1}, {"x": 2}], "an event's type is text or a number, got Struct"),
+        ("action", [b"\xff", b"a"], "an event's type is text or a number, got Binary"),
         ("place", [{"x": 1}, {"x": 2}], "is not supported; drop or convert it"),
     ],
 )

@@ -315,3 +315,14 @@ def test_the_item_attributes_beside_the_sequences_of_beauty_are_a_list_column(
 def test_files_written_on_windows_are_read(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     assert pairs(opened(tmp_path, tmp_path / name)) == [("u1", "a"), ("u2", "b")]
+
+
+def test_a_key_that_first_comes_late_in_json_lines_is_a_column(tmp_path: Path) -> None:
+    lines = [f'{{"user": "u{n}", "item": "i"}}\n' for n in range(3_000)]
+    late = '{"user": "late", "item": "i", "device": "tv"}\n'
+    (tmp_path / "log.jsonl").write_text("".join(lines) + late)
+    data = opened(tmp_path, tmp_path / "log.jsonl")
+    assert data.manifest.event_columns == {"device": "string"} and data.manifest.events["train"] == 3_001
+    (tmp_path / "log.jsonl").write_text("".join(lines) + late.replace('"device": "tv"', '"weight": 0'))
+    with pytest.raises(DataError, match=r"log.jsonl, row 1, column 'weight': no weight"):
+        opened(tmp_path, tmp_path / "log.jsonl")

@@ -144,6 +144,61 @@ def test_a_time_that_names_its_zone_keeps_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "2024-07-01 10:00:05+00",
+        "2024-07-01T12:00:05+02",
+        "2024-07-01T04:30:05-0530",
+        "2024-07-01t10:00:05z",
+        "20240701T100005Z",
+        "20240701T120005+0200",
+        "2024-07-01 10:00:05.000",
+    ],
+)
+def test_every_usual_form_of_iso_8601_is_read(tmp_path: Path, text: str) -> None:
+    assert times_of(tmp_path, ["2024-01-31", text]) == [
+        micros(datetime(2024, 1, 31, tzinfo=UTC)),
+        micros(datetime(2024, 7, 1, 10, 0, 5, tzinfo=UTC)),
+    ]
+
+
+ENDLESS = [
+    pl.Series([19_000, 2**31 - 1], dtype=pl.Int32).cast(pl.Date),
+    pl.Series([19_000, -(2**31)], dtype=pl.Int32).cast(pl.Date),
+    pl.Series([1_700_000_000_000, 2**62]).cast(pl.Datetime("ms")),
+    pl.Series([1_700_000_000_000_000, 2**63 - 1]).cast(pl.Datetime("us", "UTC")),
+    pl.Series([1_700_000_000_000_000, -(2**63) + 1]).cast(pl.Datetime("us")),
+]
+
+
+@pytest.mark.parametrize("dates", ENDLESS, ids=lambda dates: f"{dates.dtype} {dates.to_physical()[1]}")
+@pytest.mark.parametrize("place", ["time", "seen", "items"])
+def test_a_date_without_end_is_a_bad_row(tmp_path: Path, dates: pl.Series, place: str) -> None:
+    column = "added" if place == "items" else place
+    events = pl.DataFrame({"user": ["u", "u"], "item": ["a", "b"]})
+    items = pl.DataFrame({"item": ["a", "b"]})
+    if place == "items":
+        items = items.with_columns(dates.alias(column))
+    else:
+        events = events.with_columns(dates.alias(column))
+    events.write_parquet(tmp_path / "e.parquet")
+    items.write_parquet(tmp_path / "items.parquet")
+    words = (ALL_TRAIN, tmp_path / "e.parquet", tmp_path / "out")
+    told = rf"row 2, column '{column}': a date outside the years 1 to 9999, got '{dates.to_physical()[1]}'"
+    with pytest.raises(DataError, match=told):
+        prepare.run(*words, items=tmp_path / "items.parquet")
+    # Without the row of an item, its event goes, too.
+    manifest = prepare.run(*words, items=tmp_path / "items.parquet", on_bad_rows="skip")
+    assert manifest.rejected == (2 if place == "items" else 1) and manifest.events["train"] == 1
+
+
+@pytest.mark.parametrize("last", ["0001-01-01", "9999-12-31"])
+def test_the_ends_of_the_calendar_are_times(tmp_path: Path, last: str) -> None:
+    day = datetime.fromisoformat(last).replace(tzinfo=UTC)
+    assert times_of(tmp_path, [day.date()]) == [micros(day)]
+
+
+@pytest.mark.parametrize(
     ("zone", "hint"), [("Europe/Pariss", "did you mean 'Europe/Paris'"), ("Europe", "got 'Europe'"), ("", "got ''")]
 )
 def test_an_unknown_zone_is_refused_with_the_nearest(zone: str, hint: str) -> None:

@@ -1,0 +1,30 @@
+"""Rejects dates outside the calendar: databases store "infinity" as one of millions of years ahead."""
+
+from pathlib import Path
+
+import polars as pl
+
+from pipelines.dataset.popularity import TICKS_PER_S
+from pipelines.ingest.formats.rejects import Rejects
+
+# Years 1 to 9999, in seconds since 1970.
+FIRST, LAST = -62_135_596_800, 253_402_300_799
+DAY = 86_400
+OUTSIDE = "a date outside the years 1 to 9999"
+
+
+def in_calendar(frame: pl.DataFrame, column: str, path: Path, rejects: Rejects) -> pl.DataFrame:
+    """Rejects the rows whose date lies outside the calendar; they are shown as the numbers that the file stores.
+
+    Args:
+        frame: a batch with `ROW`.
+        column: of type Date or Datetime.
+        path: the file, for messages.
+        rejects: receives bad rows.
+
+    Raises:
+        DataError: a bad row that is not skipped.
+    """
+    dtype, count = frame.schema[column], pl.col(column).to_physical().cast(pl.Int64)
+    seconds = count // TICKS_PER_S[dtype.time_unit] if isinstance(dtype, pl.Datetime) else count * DAY
+    return rejects.split_off(frame, ~seconds.is_between(FIRST, LAST), path, column, OUTSIDE, count)
