@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, get_args
 from towers.config.feature_section import Side
 from towers.config.features import Feature, HistoryFeature, SequenceFeature
 from towers.config.losses import LOSSES
+from towers.config.samplers import InBatch
 from towers.config.task_rules import task_rules
 
 if TYPE_CHECKING:
@@ -64,6 +65,14 @@ def _loss_and_sampler(config: "Config") -> Iterator[str]:
             else "it scores the whole catalogue; sampled_softmax is its sampled form"
         )
         yield f"sampler: {loss.name} takes no sampler, so leave the section out (--set sampler=): {instead}"
+    if config.negatives is None or loss.sampled is None or loss.sampled.remove_accidental_hits:
+        return
+    for key, part in config.negatives.by_key.items():
+        if isinstance(part, InBatch) and part.distinct:
+            yield (
+                f"{key}.distinct: of several copies of a query's own item one stays, and would be its negative; set "
+                "loss.remove_accidental_hits = true, or leave distinct out"
+            )
 
 
 def _impressions(config: "Config") -> Iterator[str]:

@@ -34,7 +34,7 @@ class Features(Section):
     @model_validator(mode="before")
     @classmethod
     def _set_changes_apart(cls, raw: Any) -> Any:
-        if not isinstance(raw, Mapping):
+        if not isinstance(raw, Mapping) or not isinstance(raw.get("changes"), Mapping | None):
             return raw
         spelt: dict[str, Any] = dict(raw)
         changes = dict(raw.get("changes") or {})

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from towers.data.blocks import blocks
 from towers.data.clocks import clock_rows
 from towers.data.events import Events
-from towers.data.feature_tables import Array, FeatureTables
+from towers.data.feature_tables import Array, FeatureTables, HistoryTable
+from towers.data.history import earlier
 from towers.data.item_ranks import counted
 from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
@@ -45,7 +46,7 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
             mark(encoder, sources[side][encoder.spec.name])
             if encoder.columns is not None:
                 table = {**tables.histories, **tables.sequences}[encoder.spec.name]
-                items = np.unique(events.past_of(table.types).item)
+                items = _in_histories(table, events)
                 for column in encoder.columns.encoders:
                     mark(column, [tables.item_columns[column.spec.table][items]])
     for name, table in variables.items():
@@ -54,19 +55,37 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
 
 def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable[Array]]]:
     """The rows that examples read, in parts, by side and feature."""
-    items = np.flatnonzero(counted(events.item, int(events.item.max(initial=0)) + 1))
+    items = _distinct(events.item)
     users = np.flatnonzero(np.diff(events.offsets))
-    of_items = {**tables.histories, **tables.neighbours, **tables.sequences}
     query: dict[str, Iterable[Array]] = {name: [rows[users]] for name, rows in tables.users.items()}
     query |= {name: _in_blocks(rows) for name, rows in tables.context.items()}
-    query |= {
-        name: [each.rows[events.past_of(each.types).item if each.types else items]] for name, each in of_items.items()
-    }
+    for name, each in {**tables.histories, **tables.neighbours, **tables.sequences}.items():
+        # A node of the graph holds the example's own event, too.
+        query[name] = [each.rows[items if name in tables.neighbours and each.others else _in_histories(each, events)]]
     query |= {name: _clock(kind, events, tables) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
     candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}
     return {"query": query, "candidate": candidate}
+
+
+def _in_histories(table: HistoryTable, events: Events) -> NDArray[np.int64]:
+    """The items in the histories of the examples: not what users took last, or as the only thing."""
+    past, counts = events.past_of(table.types), np.diff(events.offsets)
+    if events.history_end is None or table.others:
+        users = np.flatnonzero(counts > 1)
+        start, end = events.past.offsets[users], events.past.offsets[users + 1]
+    else:
+        users = np.flatnonzero(counts)
+        start, end = earlier(events, users.astype(np.int32), events.offsets[users + 1] - 1)
+    change = np.zeros(len(past.item) + 1, np.int8)
+    np.add.at(change, past.places(start), 1)
+    np.add.at(change, past.places(end), -1)
+    return _distinct(past.item[np.cumsum(change[:-1], dtype=np.int8) > 0])
+
+
+def _distinct(items: NDArray[np.int32]) -> NDArray[np.int64]:
+    return np.flatnonzero(counted(items, int(items.max(initial=0)) + 1))
 
 
 def _in_blocks(rows: Array) -> Iterator[Array]:

@@ -84,15 +84,16 @@ class Retrieval(tfrs.Model):
         """The weighted mean loss of one batch, a scalar; with several workers this one's part of that mean."""
         seed = self.replicas.seed(inputs.seed)
         query, cost = self.towers.query_tower.sample(inputs.query, seed)
+        # Histories come in any number of rows, so a query of these alone has forgotten how many it has.
+        query = tf.ensure_shape(query, [inputs.item.shape[0], None])
         # Impressions follow the positives.
         items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0)], axis=1)
         shape = tf.shape(items)
         features = self.features_of(tf.reshape(items, [-1]))
+        own, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
         if self.settings.whole_catalogue:
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
-            own, item_cost = self.towers.candidate_tower(features), tf.zeros([tf.size(items)])
-        else:
-            own, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
+            own = self.towers.candidate_tower(features)
         own = tf.reshape(own, tf.concat([shape, tf.shape(own)[1:]], 0))
         drawn = None if self.sampler is None else draw(self.sampler, inputs, own[:, 0], self._encoded, self.replicas)
         totals = [self._total(inputs, query, own, drawn, width) for width in self.widths]
@@ -160,8 +161,7 @@ class Retrieval(tfrs.Model):
         features = self.features_of(inputs.item[:, 0]), self.features_of(drawn.candidates.item)
         goal = teachers.side(inputs.query, *features, offset, batch)
         candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(batch))
-        # Histories come in any number of rows, so the query has forgotten how many it has.
-        query = tf.ensure_shape(query, [batch, None]) * self.towers.scale()
+        query *= self.towers.scale()
         cut, taught = self.towers.candidate_tower.cut, []
         for width, total in zip(self.widths, totals, strict=True):
             asked, one, vectors = (cut(each, width) for each in (query, item, drawn.vectors))

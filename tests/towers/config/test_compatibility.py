@@ -96,6 +96,19 @@ REFUSED += [
     ),
     ({"loss": EXCLUDED | {"remove_accidental_hits": False}}, "loss.remove_accidental_hits: positive = 'exc", "true"),
     ({"loss": {"name": "bsl", "remove_accidental_hits": False}}, "loss.remove_accidental_hits: bsl never", "true"),
+    (
+        {"loss": {"remove_accidental_hits": False}, "sampler": {"name": "in_batch", "distinct": True}},
+        "sampler.distinct: of several copies of a query's own item one stays",
+        "loss.remove_accidental_hits = true",
+    ),
+    (
+        {
+            "loss": {"name": "neg", "remove_accidental_hits": False},
+            "sampler": {"name": "mixed", "parts": [{"name": "uniform"}, {"name": "in_batch", "distinct": True}]},
+        },
+        "sampler.parts.1.distinct: of several copies",
+        "leave distinct out",
+    ),
     ({"loss": {"name": "distance_softmax", "margin_max": 0.2}}, "loss.margin_max: only margin = 'adaptive'", "0.1"),
     (
         {"loss": {"name": "distance_softmax", "margin": "adaptive", "margin_every": 11}},

@@ -38,6 +38,7 @@ MISTAKES = [
     ({"train": {"batch_size": 1}}, "train.batch_size: Input should be greater than or equal to 2", "got 1"),
     ({"data": {"refit": "yes"}}, "data.refit: Input should be a valid boolean", "got 'yes'"),
     ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
+    ({"features": {"changes": 1}}, "features.changes: Input should be a valid dictionary", "got 1"),
     ({"loss": {"name": "nce", "correction": 1.0}}, "loss.correction: no such key; loss allows", "log_z"),
     ({"loss": {"name": "nce", "log_z": "lerned"}}, "loss.log_z: must be one of learned, per_query", "'learned'"),
     ({"loss": {"name": "gbce", "calibration": 1.5}}, "loss.calibration: Input should be less than", "got 1.5"),

@@ -1,12 +1,15 @@
 """Only rows that a training example reads may differ from zero, of each feature by its own values."""
 
 import numpy as np
+import pytest
 import tensorflow as tf
 
 from towers.config.features import CategoricalFeature, HistoryFeature, IdFeature, NumericFeature
 from towers.config.recipe import parse_config
+from towers.data.bags import MISSING
 from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, HistoryTable
+from towers.data.history import history_ends
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
@@ -50,3 +53,34 @@ def test_a_history_of_a_type_reads_the_items_of_its_events_alone() -> None:
     zero_untrained_rows(towers, tables, events)
     tables_read = [tower.encoders[0].table for tower in (towers.query_tower, towers.candidate_tower)]
     assert [np.flatnonzero(table.numpy().any(axis=1)).tolist() for table in tables_read] == [[1, 2], [1, 2, 3]]
+
+
+@pytest.mark.parametrize("types", [(), (1,)])
+@pytest.mark.parametrize("others", [False, True])
+def test_a_history_reads_what_the_examples_see(others: bool, types: tuple[int, ...]) -> None:
+    """Not what a user took last, at the same time as the last, or as the only thing; marks of a loop over examples."""
+    generator = np.random.default_rng(0)
+    counts = generator.integers(0, 5, 40)
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    size = int(offsets[-1])
+    time = np.concatenate([np.sort(generator.integers(0, 4, count)) for count in counts])
+    item = generator.permutation(size).astype(np.int32)
+    events = Events(
+        np.repeat(np.arange(40, dtype=np.int32), counts),
+        item,
+        offsets,
+        time,
+        history_ends(offsets, time),
+        type=generator.integers(-1, 2, size).astype(np.int16),
+    )
+    rows = np.arange(1, size + 1, dtype=np.int32)
+    history = HistoryTable(rows, 5, types=types, others=others)
+    tables = FeatureTables({}, {"item_id": rows}, histories={"past": history})
+    seen = set(tables.of_examples(events, np.arange(size))["past"].ravel().tolist()) - {MISSING}
+    assert 0 < len(seen) < size
+    spec = FeatureSpec("past", HistoryFeature(kind="history", share_item_table=False), size=size, table="past")
+    ids = [FeatureSpec("item_id", IdFeature(kind="id"), size=size, table="item")]
+    towers = TwoTower([spec], ids, parse_config({"model": {"dimension": 3}}))
+    zero_untrained_rows(towers, tables, events)
+    table = towers.query_tower.encoders[0].table.numpy()
+    assert set(np.flatnonzero(table.any(axis=1)).tolist()) == seen

@@ -8,9 +8,17 @@ import pytest
 import tensorflow as tf
 
 from tests.support.worlds.training import group_world, recipe, task_of, trainer
+from towers.config.recipe import parse_config
+from towers.data.bags import distinct_bag
 from towers.data.batch import Batch
+from towers.data.item_ranks import ItemFeatures, ItemRanks
+from towers.data.packing import packed
+from towers.features.encoder import FeatureSpec
 from towers.losses.softmax import AdaptiveMargin, mean_diameter
+from towers.model.two_tower import TwoTower
+from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
+from towers.training.compile_step import compiled
 from towers.training.prefetch import as_tensors
 
 DRAWN = {"name": "uniform", "negatives": 7}
@@ -208,6 +216,25 @@ def test_full_softmax_sees_an_item_as_a_positive_as_it_sees_it_among_the_others(
     assert float(without.compute_loss(batch)) != pytest.approx(wanted, rel=1e-5)
 
 
+def test_full_softmax_with_a_bottleneck_squeezes_the_items_too() -> None:
+    beta = 0.01
+    task, batch = built(loss={"name": "full_softmax", "bottleneck": beta}, model={"similarity": "dot"})
+    without, _ = built(loss={"name": "full_softmax", "bottleneck": 1e-12}, model={"similarity": "dot"})
+    divergence = np.zeros(64)
+    for tower, features in (
+        (task.towers.query_tower, batch.query),
+        (task.towers.candidate_tower, task.features_of(batch.item[:, 0])),
+    ):
+        # As in the test above: sigma = exp(-3) everywhere.
+        divergence += 0.5 * (np.exp(-6.0) + tower(features).numpy() ** 2 - 1 + 6).sum(axis=1)
+    wanted = float(without.compute_loss(batch)) + beta * divergence.mean()
+    assert float(task.compute_loss(batch)) == pytest.approx(wanted, rel=1e-5)
+    with tf.GradientTape() as tape:
+        value = task.compute_loss(batch)
+    layer = [each for each in task.towers.candidate_tower.trainable_variables if each.shape[-1:] == [8]]
+    assert all(gradient is not None for gradient in tape.gradient(value, layer))
+
+
 def test_labels_are_divided_by_the_largest() -> None:
     """Label l costs softplus(s) - l s. `pipelines.training.check` fills the largest in where the recipe has none."""
     for settings, most in (({"max_label": 3.0}, 3.0), ({"max_label": 6.0}, 6.0)):
@@ -256,3 +283,43 @@ def test_full_softmax_takes_a_label_distribution_over_the_positives(shares: str)
         label /= label.sum()
         losses.append(np.log(np.exp(logits[b]).sum()) - label @ logits[b])
     assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["history", "sequence"])
+@pytest.mark.parametrize("with_id", [False, True])
+def test_the_scores_of_a_whole_batch_are_never_in_memory(kind: str, with_id: bool) -> None:
+    """Also where the query is a history alone, whose number of rows is unknown while the step is traced."""
+    count, size, length, many = 6, 128, 3, 65_536
+    query = {"past": {"kind": kind, "max_length": length}} | ({"user_id": {"kind": "id"}} if with_id else {})
+    config = parse_config(
+        {
+            "features": {"query": query, "candidate": {"item_id": {"kind": "id"}}},
+            "model": {"dimension": 4},
+            "sampler": {"name": "uniform", "negatives": many},
+        }
+    )
+    assert config.features.query is not None and config.features.candidate is not None
+    tables = {"past": ("item_id", count), "user_id": ("user", size)}
+    specs = [
+        FeatureSpec(name, each, size=tables[name][1], table=tables[name][0])
+        for name, each in config.features.query.items()
+    ]
+    items = [FeatureSpec("item_id", config.features.candidate["item_id"], size=count, table="item_id")]
+    catalogue = ItemFeatures(
+        {"item_id": np.arange(1, count + 1)}, ItemRanks.of(np.arange(count, dtype=np.int32), count)
+    )
+    sampler = build_sampler(config.negatives, np.ones(count, np.int64), size, size)
+    task = Retrieval(TwoTower(specs, items, config), config, catalogue, count, sampler)
+    rows = np.tile(np.array([[0, 1, 2], [1, 2, 3]], np.int32), (size // 2, 1))
+    past = packed(np.stack([rows, 0 * rows], 2)) if kind == "sequence" else distinct_bag(rows)
+    features = {"past": past} | ({"user_id": np.arange(1, size + 1)} if with_id else {})
+    nothing = np.zeros((size, 0), np.int64)
+    one, own = np.ones((size, 1), np.float32), np.arange(size)[:, None] % count
+    batch = as_tensors(
+        Batch(features, own, one > 0, one, nothing, nothing, np.arange(size), one[:, 0], np.zeros(2, np.int32))
+    )
+    task.create_weights(batch)
+    step = compiled(task.compute_loss, batch, lambda: batch, jit_compile=False)
+    shapes = [out.shape for each in step.get_concrete_function(batch).graph.get_operations() for out in each.outputs]
+    assert [shape for shape in shapes if shape.rank == 1 and shape[0] == many]
+    assert not [shape for shape in shapes if shape.rank == 2 and shape[1] == many]
