@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf
+from pydantic import BeforeValidator, Field, InstanceOf, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from serving.files.database_url import DatabaseUrl, state_place
@@ -93,6 +93,14 @@ class Settings(BaseSettings):
     index_sample_s: float = Field(
         10.0, ge=0, description="seconds between two searches compared with exact search; 0 compares none"
     )
+
+    @field_validator("bundle", "cache", "state", "keys", mode="before")
+    @classmethod
+    def _refuse_empty(cls, value: object) -> object:
+        # As a path it would be the working directory, and a deployment's unset variable would keep its state there.
+        if value == "":
+            raise ValueError("must not be empty; leave it out")
+        return value
 
     @property
     def store(self) -> str | None:

@@ -164,6 +164,7 @@ class Workers:
             worker = self._workers.pop()
             worker.send(signal.SIGTERM)
             worker.process.join()
+            mark_process_dead(worker.process.pid, str(self._metrics))  # type: ignore[no-untyped-call]
         return number in (signal.SIGINT, signal.SIGTERM)
 
 

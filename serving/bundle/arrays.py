@@ -138,6 +138,31 @@ def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | 
     return plain
 
 
+def open_attributes(bundle: Path, items: int) -> tuple[NDArray[np.uint8], pl.Schema]:
+    """Memory-maps the Parquet file of the item columns.
+
+    Args:
+        bundle: the directory.
+        items: how many rows it must have.
+
+    Returns:
+        Its bytes; the columns and their types.
+
+    Raises:
+        BundleError: it is missing, not Parquet, or of another number of rows.
+    """
+    path = bundle / ITEM_ATTRIBUTES
+    try:
+        content = np.memmap(path, np.uint8, "r")
+        frame = pl.scan_parquet(path, glob=False)
+        schema, rows = frame.collect_schema(), frame.select(pl.len()).collect().item()
+    except (pl.exceptions.PolarsError, OSError, ValueError) as error:
+        raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
+    if rows != items:
+        raise BundleError(f"{path}: {rows} rows, the manifest says {items} items")
+    return content, schema
+
+
 def open_item_vectors(bundle: Path, manifest: Manifest) -> Vectors:
     """Memory-maps the item vectors, [N, D]; see `open_array`."""
     kind, shape = manifest.vectors, (manifest.items, manifest.dimension)

@@ -43,6 +43,7 @@ class Bundle:
         query_rows: user id -> row.
         query_vectors: [Q, D], memory-mapped.
         profiles: row -> request features of a user, [Q], memory-mapped; None if the bundle holds none.
+        attribute_schema: the item columns and their types.
         segments: segment of users -> its popular item rows, best first, and their event counts; may be empty.
     """
 
@@ -77,8 +78,9 @@ class Bundle:
         if manifest.event_types:
             self._seen_types = files.open_array(path, files.SEEN_TYPES, np.int16, (len(self._seen_items),))
         self.segments = {} if manifest.segmented_by is None else files.open_segments(path, items)
+        # Mapped like the rest: another bundle may take the place of this one before they are first used.
+        self._attributes, self.attribute_schema = files.open_attributes(path, items)
         self._check_seen()
-        self._check_attributes()
 
     @classmethod
     def open(cls, path: Path, verify: bool = True, rest: Rest = no_pause) -> "Bundle":
@@ -141,12 +143,7 @@ class Bundle:
     @cached_property
     def item_attributes(self) -> pl.DataFrame:
         """The item columns for display and filters, in row order; read on first use."""
-        return pl.read_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False)
-
-    @cached_property
-    def attribute_schema(self) -> pl.Schema:
-        """The item columns and their types."""
-        return pl.scan_parquet(self.path / files.ITEM_ATTRIBUTES, glob=False).collect_schema()
+        return pl.read_parquet(self._attributes.tobytes())
 
     @property
     def index_path(self) -> Path | None:
@@ -234,12 +231,3 @@ class Bundle:
         types, last = self._seen_types, len(self.manifest.event_types) - 1
         if types is not None and len(types) and (types.min() < -1 or types.max() > last):
             raise BundleError(f"{self.path / files.SEEN_TYPES}: numbers of types must lie in -1..{last}")
-
-    def _check_attributes(self) -> None:
-        path = self.path / files.ITEM_ATTRIBUTES
-        try:
-            rows = pl.scan_parquet(path, glob=False).select(pl.len()).collect().item()
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
-        if rows != self.manifest.items:
-            raise BundleError(f"{path}: {rows} rows, the manifest says {self.manifest.items} items")

@@ -1,13 +1,13 @@
 """Item columns: validates those of a live item against those of a bundle; finds the one with titles."""
 
-import math
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import polars as pl
 
-from serving.bundle.request_features import shown
+from serving.bundle.request_features import GREATEST_FLOAT32, shown
 from serving.errors import RequestError
 
 TITLES = ("title", "name", "movie_title", "item_title")
@@ -58,7 +58,8 @@ def _fits(value: Any, dtype: pl.DataType) -> tuple[bool, str]:
         return whole and low <= value <= high, f"a whole number from {low} to {high}"
     if dtype.is_numeric():
         number = isinstance(value, int | float) and not isinstance(value, bool)
-        return number and math.isfinite(float(value) if abs(value) < 2**1000 else math.inf), "a finite number"
+        largest = GREATEST_FLOAT32 if dtype == pl.Float32 else sys.float_info.max
+        return number and abs(value) <= largest, f"a number from {-largest:.3g} to {largest:.3g}"
     return isinstance(value, str), "a string"
 
 
@@ -69,6 +70,8 @@ def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
     if dtype.is_integer():
         low, high = _bounds(dtype)
         return {"type": "integer", "minimum": low, "maximum": high}
+    if dtype == pl.Float32:
+        return {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32}
     return {"type": "number" if dtype.is_numeric() else "string"}
 
 

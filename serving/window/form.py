@@ -177,10 +177,10 @@ class Form:
         try:
             # Whole numbers beyond 2^53 keep their digits.
             number = int(text) if text.strip().isdecimal() else float(text)
-        except ValueError:
-            number = math.nan
-        if math.isfinite(number):
-            return number
+            if math.isfinite(number):
+                return number
+        except (ValueError, OverflowError):
+            pass
         moment = None if time is None else time.number(text)
         if moment is not None:
             return moment

@@ -87,6 +87,14 @@ def test_a_worker_gets_what_the_command_has_read(file: Path, monkeypatch: pytest
     assert pickle.loads(sent) == settings
 
 
+@pytest.mark.parametrize("name", ["bundle", "cache", "state", "keys"])
+def test_an_empty_path_is_refused_and_not_the_working_directory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWERS_BUNDLE", "b")
+    monkeypatch.setenv(f"TOWERS_{name.upper()}", "")
+    with pytest.raises(DataError, match=f"TOWERS_{name.upper()}: must not be empty; leave it out, got ''"):
+        serve.read_settings()
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

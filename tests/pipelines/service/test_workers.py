@@ -153,8 +153,12 @@ def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Super
     until(lambda: {path.name for path in tmp_path.glob("hup-*")} == {f"hup-{pid}" for pid in before}, "each has it")
     service.process.send_signal(signal.SIGTTIN)
     until(lambda: len(service.pids()) == 3, "one more answers")
+    (added,) = service.pids() - before
+    gauge = Path((tmp_path / "metrics").read_text()) / f"gauge_livemax_{added}.db"
+    gauge.touch()
     service.process.send_signal(signal.SIGTTOU)
     until(lambda: service.pids() == before, "it is gone again")
+    assert not gauge.exists()
     service.stop()
 
 

@@ -101,6 +101,18 @@ def test_what_was_written_comes_back(tmp_path: Path) -> None:
     assert bundle.index_path is None
 
 
+def test_the_item_columns_stay_those_of_the_bundle_that_was_opened(tmp_path: Path) -> None:
+    out = tmp_path / "bundle"
+    write_world(out)
+    bundle = Bundle.open(out)
+    titles = [f"Other {row}" for row in range(ITEMS)]
+    write_world(out, overwrite=True, item_attributes=pl.DataFrame({"title": titles, "year": [1] * ITEMS}))
+    # Not read before: an answer of the old bundle must not hold columns of the new one.
+    assert bundle.item_attributes["title"].to_list() == [f"Title {row}" for row in range(ITEMS)]
+    assert bundle.item_attributes.schema == bundle.attribute_schema
+    assert Bundle.open(out).item_attributes["title"].to_list() == titles
+
+
 def test_vectors_are_mapped_and_not_read(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle")
     bundle = Bundle.open(tmp_path / "bundle", verify=False)

@@ -1,5 +1,6 @@
 """Live changes through the journal: validated, kept, seen by every worker, replayed onto the next bundle."""
 
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from serving.bundle.manifest import LiveInfo
 from serving.bundle.reader import Bundle
+from serving.catalogue.item_columns import checked_attributes
 from serving.catalogue.journal import JournalError, UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
@@ -141,6 +143,26 @@ def test_one_wrong_item_refuses_them_all(
         live.put(recaller.catalogue, [("good", {"group": "g1", "place": 9.0}, {}), item])
     assert raised.value.field == field and raised.value.message.startswith(field)
     assert best(recaller, 1) == ["i1"] and live.journal is not None and not live.journal.items_since(0)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "right"),
+    [
+        (pl.Float32(), 3.4e38, True),
+        (pl.Float32(), -1e39, False),
+        (pl.Float64(), 1e39, True),
+        (pl.Float64(), 10**400, False),
+        (pl.Float64(), math.inf, False),
+        (pl.Float64(), math.nan, False),
+        (pl.Float64(), True, False),
+    ],
+)
+def test_a_number_of_an_item_fits_its_column(dtype: pl.DataType, value: float, right: bool) -> None:
+    if right:
+        assert checked_attributes({"price": value}, {"price": dtype}) == {"price": value}
+    else:
+        with pytest.raises(RequestError, match=r"attributes.price: must be a number from -.* to "):
+            checked_attributes({"price": value}, {"price": dtype})
 
 
 def test_events_count_once_and_are_seen_by_every_worker(tmp_path: Path) -> None:

@@ -103,6 +103,8 @@ def test_a_form_with_an_item_asks_for_similar_ones() -> None:
         ),
         ({"feature.age": "nan"}, "feature.age", "must be a number, got 'nan'"),
         ({"feature.taste": "1\ninf"}, "feature.taste", "must be a number, got 'inf'"),
+        ({"feature.age": "1" * 310}, "feature.age", f"must be a number, got '{'1' * 40}…'"),
+        ({"column": "year", "value": "1" * 4_000}, "value", f"must be a number, got '{'1' * 40}…'"),
         ({"feature.planet": "x"}, "", "planet: this bundle's form has no such feature"),
         ({"filter": "{"}, "filter", "not valid JSON: "),
         ({"filter": "[" * 2_000}, "filter", "not valid JSON: "),
