@@ -128,7 +128,8 @@ def _unknown(versions: Versions, name: str) -> str | None:
     """Why a rollback is refused: `active.json` knows names alone, and another bundle may have taken this one since."""
     path, log = versions.path(name), versions.root / LOG
     digest = bundle_digest(path)
-    for line in log.read_text(encoding="utf-8").splitlines() if log.exists() else ():
+    # Not `splitlines`, which splits at signs that a reason may hold, too.
+    for line in log.read_text(encoding="utf-8").split("\n") if log.exists() else ():
         with suppress(ValueError):  # a line that a kill cut off
             told = json.loads(line)
             if digest in (told.get("digest"), told.get("answered", {}).get(name)):

@@ -118,7 +118,10 @@ def tune(
             show_default=False,
         ),
     ] = [],  # noqa: B006
-    seed: Annotated[int, typer.Option(min=0, help="Of the trainings and of what is tried.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of the trainings and of what is tried; 0, or the recipe's.", show_default=False),
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Discard an unfinished search.")] = False,
     overwrite: Overwrite = False,
 ) -> None:

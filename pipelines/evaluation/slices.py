@@ -134,7 +134,7 @@ def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64
     some = values[~missing]
     edges = np.unique(np.quantile(some, np.linspace(0, 1, BANDS + 1), method="lower")) if len(some) else some
     lower = edges[:-1] if len(edges) > 1 else edges
-    upper = [*lower[1:], np.inf]
+    upper = [*lower[1:], np.inf][: len(lower)]
     masks = [(values >= low) & (values < end) & ~missing for low, end in zip(lower, upper, strict=True)]
     highest = [values[mask].max() for mask in masks]
     names = _distinct({*lower, *highest})

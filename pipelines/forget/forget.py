@@ -18,7 +18,7 @@ from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.manifest import MANIFEST, not_a_bundle
-from serving.bundle.versions import Versions
+from serving.bundle.versions import CANDIDATE, Versions
 from serving.errors import BundleError
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import put_back, remove_left_overs
@@ -62,14 +62,14 @@ def run(
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
     urls = [each for each in bundles if isinstance(each, str)]
-    local = [each for each in bundles if isinstance(each, Path)]
-    folders: list[tuple[Path, str | None]] = [
-        (path.parent, path.name) for path in map(Path.absolute, (*local, *datasets))
-    ]
+    # A link would be replaced by a copy without the user, and what it leads to would keep the user.
+    local = [each.resolve() for each in bundles if isinstance(each, Path)]
+    datasets = [each.resolve() for each in datasets]
+    folders: list[tuple[Path, str | None]] = [(path.parent, path.name) for path in (*local, *datasets)]
     folders += [(root, None) for root in local]
     for folder, name in folders:
         put_back(folder, name)
-    every = [path for each in local for path in _bundles(each)]
+    every = list(dict.fromkeys(path for each in local for path in _bundles(each)))
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
     trained = {run: _summary(run) for run in runs}
     holding = {data.manifest.fingerprint for data in opened if user in data.users["user_id"]}
@@ -123,7 +123,7 @@ def run(
 
 
 def _bundles(path: Path) -> list[Path]:
-    """The bundle at a path, or all bundles of a root, also those that are not active.
+    """The bundle at a path, or all bundles of a root, also those that are not active or not published.
 
     Raises:
         BundleError: there is none.
@@ -132,7 +132,9 @@ def _bundles(path: Path) -> list[Path]:
         found = [path]
     else:
         names = [] if not path.is_dir() else [info.name for info in Versions(path).list()]
-        found = [path / name for name in names]
+        # `active.json` also names bundles that were removed since.
+        found = [(path / name).resolve() for name in names if (path / name).exists()]
+        found += [file.parent for file in path.glob(f".*{CANDIDATE}/{MANIFEST}")]
     if not found:
         raise not_a_bundle(path)
     return found

@@ -83,13 +83,16 @@ def run(
     refuse_unready(tracker)
     if alone:
         phases("track", READ, BOARD, *([MLFLOW] if tracker == "mlflow" else []))
-    with phase(READ) if alone else nullcontext():
-        if run is not None:
-            record = of_run(run)
-        elif report is not None:
-            record = of_report(report, bundle)
-        elif gate is not None:
-            record = read_gate(gate)
+    try:
+        with phase(READ) if alone else nullcontext():
+            if run is not None:
+                record = of_run(run)
+            elif report is not None:
+                record = of_report(report, bundle)
+            elif gate is not None:
+                record = read_gate(gate)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"{run or report or gate}: not as its command writes it: {error!r}") from None
     failed = tell(record, tracker, alone=alone)
     if alone and BOARD not in failed:
         say(f"{record.board}: settings, figures and a summary for TensorBoard")

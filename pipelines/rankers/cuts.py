@@ -38,6 +38,8 @@ def cuts(served: Served, held: HeldOut, k: int) -> Cuts:
         return {"left_out": "the run trained no smaller dimension (loss.matryoshka)"}
     rows = served.query_rows[held.users]
     rows, points = rows[rows >= 0], []
+    if not len(rows):
+        return {"left_out": "no test user has a stored vector"}
     for width in [*widths, full]:
         small, items = (served, np.asarray(bundle.recall_vectors)) if width == full else _cut(served, width)
         exact = ExactIndex(items)

@@ -112,13 +112,14 @@ class ServiceRanker:
 
     def _query(self, held: HeldOut, place: int) -> RecallQuery:
         user = int(held.users[place])
-        masked = np.unique(held.seen_items[held.seen_offsets[place] : held.seen_offsets[place + 1]])
+        offsets, items = held.masked
+        masked = np.unique(items[offsets[place] : offsets[place + 1]])
         row, known = self._served.bundle.query_rows.get(self._user_ids[user]), np.empty(0, np.int32)
         if row is not None:
             known = np.unique(self._served.item_numbers[self._served.bundle.seen(row)])
         # As callers ask it, with its own seen items. It may know more of them than may be masked, such as what the
         # user took between two test events: then the query names those that are.
-        own = bool(np.isin(known, masked).all())
+        own = not held.repeats and bool(np.isin(known, masked).all())
         excluded = self._item_ids.gather(np.setdiff1d(masked, known) if own else masked)
         return RecallQuery(user_id=self._user_ids[user], k=self._k, exclude=excluded.to_list(), exclude_seen=own)
 

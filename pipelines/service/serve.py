@@ -9,7 +9,7 @@ import logging
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from pipelines.console import say
 from pipelines.errors import DataError
-from pipelines.service.server import Server
+from pipelines.service.server import Server, sigterm_ends
 from pipelines.service.state import telling
 from pipelines.service.whole_responses import PROTOCOLS
 from pipelines.service.workers import METRICS, Workers, shared_metrics
@@ -56,21 +56,8 @@ def run(**given: Any) -> None:
         BundleError: the bundle is damaged.
         DataError: a setting is invalid, the host and port cannot be listened on, or no worker can start.
     """
-    settings = read_settings(**{name: value for name, value in given.items() if value is not None})
-    given_paths = {name: getattr(settings, name) for name in ("bundle", "cache", "state", "keys")}
-    paths = {name: path.absolute() for name, path in given_paths.items() if isinstance(path, Path)}
-    settings = settings.model_copy(update=paths)
-    # A metrics directory also holds the files of earlier processes, which only a parent can remove. If the variable is
-    # set, this process already has its own file there, so it needs a parent.
-    supervised = settings.workers > 1 or METRICS in os.environ
-    refuse_address(settings.host, settings.port, one=supervised)
-    if settings.store is not None:
-        say(f"copies of {without_password(settings.store)} are in {settings.folder}")
-        Mirror(settings.store, settings.folder, verify=settings.verify).follow_first(again=True)
-    root = bundle_root(settings.folder)
-    refuse_files(settings)
-    whole = first_whole((settings.folder,) if root is None else root.plain(), settings)
-    allow_open_files()
+    with sigterm_ends():
+        settings, supervised, whole = _ready(given)
     server: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,
@@ -96,6 +83,26 @@ def run(**given: Any) -> None:
     tell_risks(settings)
     with shared_metrics() as metrics:
         Workers(serving, [serving.bind_socket()], metrics).run()
+
+
+def _ready(given: Mapping[str, Any]) -> tuple[Settings, bool, Path]:
+    """The settings, whether a parent supervises the service, and the bundle that answers first, which is whole."""
+    settings = read_settings(**{name: value for name, value in given.items() if value is not None})
+    given_paths = {name: getattr(settings, name) for name in ("bundle", "cache", "state", "keys")}
+    paths = {name: path.absolute() for name, path in given_paths.items() if isinstance(path, Path)}
+    settings = settings.model_copy(update=paths)
+    # A metrics directory also holds the files of earlier processes, which only a parent can remove. If the variable is
+    # set, this process already has its own file there, so it needs a parent.
+    supervised = settings.workers > 1 or METRICS in os.environ
+    refuse_address(settings.host, settings.port, one=supervised)
+    if settings.store is not None:
+        say(f"copies of {without_password(settings.store)} are in {settings.folder}")
+        Mirror(settings.store, settings.folder, verify=settings.verify).follow_first(again=True)
+    root = bundle_root(settings.folder)
+    refuse_files(settings)
+    whole = first_whole((settings.folder,) if root is None else root.plain(), settings)
+    allow_open_files()
+    return settings, supervised, whole
 
 
 def first_whole(bundles: Sequence[Path], settings: Settings) -> Path:

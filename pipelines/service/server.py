@@ -13,7 +13,8 @@ import socket
 import struct
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
@@ -29,6 +30,20 @@ HANDSHAKE_S, REQUEST_S = 0.1, 0.25
 SYN_ONLY = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 SO_ATTACH_FILTER = 26  # Linux; the socket module does not publish it
 END_S = 0.1  # an idle thread ends within this time
+
+
+@contextmanager
+def sigterm_ends() -> Iterator[None]:
+    """Lets SIGTERM end the process before a server handles it: process 1, as in a container, would not hear it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Server(uvicorn.Server):

@@ -29,9 +29,12 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     search, refit, best = finals.search, finals.growth > 1, finalist.best_epoch
     raw = finals.sections(finalist.tried, falling=finalist.falling > 0, teachers=len(finalist.teachers))
     at_once, chosen = (finals.epochs_that_fit(finalist, validated=validated) for validated in (False, True))
-    more = best if finalist.falling else max(best + PATIENCE, int(MORE * best))
-    train: Raw = {"epochs": min(chosen, more), "patience": PATIENCE}
-    if refit and not (finalist.rising and search.clock.timed and chosen > best):
+    patience = raw["train"].get("patience", PATIENCE)
+    more = best if finalist.falling else max(best + patience, int(MORE * best))
+    train: Raw = {"epochs": min(chosen, more), "patience": patience}
+    # More epochs than the search saw may be better; then training finds out.
+    open_ended = finalist.rising and search.clock.timed and chosen > best
+    if refit and not open_ended and not raw["train"].get("choose_epoch"):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
         if raw["model"]["norm_exponent"] == "validation":
             raw["model"] = raw["model"] | {"norm_exponent": round(finalist.chosen.norm_exponent, 2)}

@@ -7,6 +7,7 @@ the same command resumes it.
 import dataclasses
 import hashlib
 import json
+import math
 import time
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -57,7 +58,7 @@ def run(
     metric: str | None = None,
     dimensions: Sequence[int] = (),
     without_starts: Collection[str] = (),
-    seed: int = 0,
+    seed: int | None = None,
     resume: bool = True,
     overwrite: bool = False,
 ) -> list[Row]:
@@ -73,7 +74,7 @@ def run(
         metric: the validation metric to maximise; by default the recipe's, else recall@20.
         dimensions: of the vectors to try; by default the recipe's, else 64.
         without_starts: public data sets (`pipelines.tuning.starts.ORIGINS`) whose starts are left out.
-        seed: of the sampler and the training runs.
+        seed: of the sampler and the training runs; by default the recipe's, else 0.
         resume: resume an unfinished search; False discards it.
         overwrite: replace an existing recipe.
 
@@ -81,17 +82,22 @@ def run(
         Every trial, the best first, as in RECIPE.trials.csv.
 
     Raises:
-        ConfigError: the recipe does not fit the data set, or fixes everything; or no start is of that name.
+        ConfigError: the recipe does not fit the data set, or fixes everything; no start is of that name; or the minutes
+            are no finite number.
         DataError: the data set is damaged or leaks, or has no validation targets; no trial finished; or an unfinished
             search of other settings is in the way.
         OutputExistsError: RECIPE exists.
     """
     begun = time.monotonic()
+    for option, minutes in (("--budget-minutes", budget_minutes), ("--train-minutes", train_minutes)):
+        if minutes is not None and not math.isfinite(minutes):
+            raise ConfigError(f"{option}: must be a finite number; got {minutes}")
     if budget_minutes is None and trials is None:
         budget_minutes = DEFAULT_MINUTES
     data, fixed = Dataset.open(dataset), FixedSettings(config)
     given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
+    seed = fixed.config.train.seed if seed is None else seed
     asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
     traits, space = _space(data, fixed, dimensions, without_starts)
@@ -202,8 +208,8 @@ def _growth(data: Dataset, fixed: FixedSettings) -> float:
     """Examples of the final training per training example; 1 if it does not train on the validation events."""
     events = data.manifest.events
     refit = data.manifest.split.kind != NEVER_TARGETS
-    if isinstance(fixed.raw.get("data", {}).get("refit"), bool):
-        refit = fixed.config.data.refit is True
+    if "refit" in fixed.raw.get("data", {}):
+        refit = check_recipe(fixed.config, data).data.refit is True
     return 1.0 + events["valid"] / events["train"] if refit else 1.0
 
 

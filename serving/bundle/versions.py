@@ -16,6 +16,7 @@ from serving.errors import BundleError
 from serving.files.staging import staged
 
 LOCK = ".lock"
+CANDIDATE = ".candidate"  # ends the hidden name of a bundle that is not published yet
 
 
 class Versions:

@@ -184,6 +184,10 @@ def replace_prior(
 
     def manifest(added: dict[str, FileInfo]) -> Manifest:
         version = hashlib.sha256(f"{old.model_version} {added[files.ITEM_PRIOR].sha256}".encode()).hexdigest()
+        live = old.live
+        if live is not None and prior.until is not None:
+            # The new counts hold no live events; which ones a fold must add, their times tell.
+            live = live.model_copy(update={"events": 0})
         return old.model_copy(
             update={
                 "model_version": f"{old.model_version.partition('-')[0]}-{version[:8]}",
@@ -191,6 +195,7 @@ def replace_prior(
                 "files": dict(sorted({**kept, **added}.items())),
                 "index": None,
                 "prior": prior,
+                "live": live,
             }
         )
 

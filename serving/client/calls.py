@@ -181,7 +181,7 @@ def delete_item(item_id: str) -> Call[int]:
 
 def add_events(events: Sequence[Event]) -> Call[int]:
     """`POST /events`."""
-    return Call("POST", "/events", {"events": list(events)}, _number("added"))
+    return Call("POST", "/events", {"events": [_body(event) for event in events]}, _number("added"))
 
 
 def add_impressions(impressions: Sequence[Impression]) -> Call[int]:

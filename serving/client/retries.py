@@ -1,6 +1,7 @@
 """The retry rules of both clients: what to send, how long to pause, when to give up. Sends nothing itself."""
 
 import json
+import math
 import random
 import re
 import time
@@ -65,8 +66,8 @@ class Service:
             raise ValueError(f"url: {self.address!r}: {reason}") from None
         if parsed.scheme not in ("http", "https") or not parsed.host:
             raise ValueError(f"url: must be like http://127.0.0.1:8000, got {self.address!r}")
-        if not self.deadline_s > 0:
-            raise ValueError(f"deadline_s: must be above 0, got {self.deadline_s}")
+        if not 0 < self.deadline_s < math.inf:
+            raise ValueError(f"deadline_s: must be above 0 and finite, got {self.deadline_s}")
         if self.tries < 1:
             raise ValueError(f"tries: must be at least 1, got {self.tries}")
         if self.api_key is not None and not KEY.fullmatch(self.api_key):

@@ -9,6 +9,8 @@ FORM = re.compile(
     r"(?P<place>[^?#@\s]*)"
     r"(?:\?[^?#@\s]*)?"
 )
+# Also a mistyped one: as a directory it would keep the password in its name, and the changes nowhere.
+URL = re.compile(r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)", re.IGNORECASE)
 
 
 class DatabaseUrl:
@@ -43,15 +45,15 @@ class DatabaseUrl:
 
 
 def is_database_url(text: object) -> bool:
-    """Whether a text is meant to name a database and not a directory."""
-    return isinstance(text, str) and re.match("postgres(ql)?:", text) is not None
+    """Whether a text is a URL, and so no directory; which ones are of a database, `DatabaseUrl` knows."""
+    return isinstance(text, str) and URL.match(text) is not None
 
 
 def state_place(text: object) -> object:
     """What `--state` names: a `DatabaseUrl`, or else a directory; anything but a text stays as it is.
 
     Raises:
-        ValueError: it begins like the URL of a database and is none.
+        ValueError: it begins like a URL and is not that of a database.
     """
     if not isinstance(text, str):
         return text

@@ -16,6 +16,9 @@ from pathlib import Path
 
 from serving.files.disk_full import telling_full_disk
 
+# The paths of this process. Its number alone says nothing: process 1 of a container that starts again has the same.
+_ours: set[Path] = set()
+
 
 class OutputExistsError(Exception):
     """The output path exists and may not be replaced."""
@@ -73,7 +76,9 @@ def publish(staging: Path, out: Path) -> None:
 
 def sibling(out: Path, kind: str) -> Path:
     """This process's hidden path beside `out`; kind "partial" or "old"."""
-    return out.parent / f".{out.name}.{_machine()}.{os.getpid()}.{kind}"
+    path = out.parent / f".{out.name}.{_machine()}.{os.getpid()}.{kind}"
+    _ours.add(path.absolute())
+    return path
 
 
 def put_back(folder: Path, name: str | None = None) -> None:
@@ -109,7 +114,7 @@ def _left_overs(folder: Path, name: str | None) -> list[tuple[Path, str, Path]]:
     pattern = re.compile(rf"\.({'.+' if name is None else re.escape(name)})\.{_machine()}\.(\d{{1,9}})\.(partial|old)")
     inside = folder.iterdir() if folder.is_dir() else ()
     found = [(match, path) for path in inside if (match := pattern.fullmatch(path.name))]
-    return [(folder / match[1], match[3], path) for match, path in found if not _lives(int(match[2]))]
+    return [(folder / match[1], match[3], path) for match, path in found if not _lives(int(match[2]), path)]
 
 
 def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = None) -> None:
@@ -170,7 +175,10 @@ def _machine() -> str:
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 
 
-def _lives(process: int) -> bool:
+def _lives(process: int, path: Path) -> bool:
+    """Whether the process that made a path still runs."""
+    if process == os.getpid():
+        return path.absolute() in _ours
     try:
         os.kill(process, 0)  # Signal 0 only checks.
     except ProcessLookupError:

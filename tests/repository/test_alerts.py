@@ -19,6 +19,7 @@ Series = dict[str, str]
 LATENCY = "towers_request_seconds_bucket"
 REFUSED = "towers_requests_refused_total"
 ANSWERS = "towers_bundle_answers"
+STARTS, WORKERS = "towers_worker_starts_total", "towers_workers"
 WANTED, FOUND = "towers_index_recall_wanted_total", "towers_index_recall_found_total"
 QUERIES, FALLBACKS = 'towers_queries_total{source="user",version="v"}', "towers_fallbacks_total"
 
@@ -75,8 +76,14 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         ],
     ),
     "TowersWorkersDie": (
-        20, {}, [{"towers_worker_starts_total": "4+1x30"}],
-        [{"towers_worker_starts_total": "4x30"}, {"towers_worker_starts_total": "4x10 5x20"}],
+        20, {}, [{STARTS: "4+1x30", WORKERS: "4x30"}],
+        [
+            {STARTS: "4x30", WORKERS: "4x30"},
+            {STARTS: "4x10 5x20", WORKERS: "4x30"},
+            # A service that starts again, and one that is scraped while it starts.
+            {STARTS: "5x15 _x1 4x30", WORKERS: "4x15 _x1 4x30"},
+            {STARTS: "_x4 1 4x30", WORKERS: "_x4 1 4x30"},
+        ],
     ),
     "TowersIndexRecall": (
         370, {"version": "v"}, [recalled(100, 80)], [recalled(100, 95), recalled(10, 8)],

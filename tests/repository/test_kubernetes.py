@@ -8,6 +8,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from pydantic import ValidationError
 
 from pipelines.cli.exit_codes import REFUSED, USER_MISTAKE
 from pipelines.cli.launch import daily as daily_command
@@ -78,6 +79,16 @@ def test_variables_are_settings(service: str) -> None:
     names = [each["name"] for each in container(service)["env"]]
     assert names
     assert {name.removeprefix(PREFIX).lower() for name in names} <= set(Settings.model_fields)
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_a_pod_gets_no_variables_of_services(service: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a Service named towers begin as the settings do: TOWERS_PORT would be tcp://10.0.0.1:80."""
+    assert f"{documents(service)['Service']['metadata']['name'].upper()}_" == PREFIX
+    monkeypatch.setenv("TOWERS_PORT", "tcp://10.0.0.1:80")
+    with pytest.raises(ValidationError, match="port"):
+        Settings(bundle=Path("b"))
+    assert pod(service)["enableServiceLinks"] is False
 
 
 @pytest.mark.parametrize("service", SERVICES)

@@ -92,6 +92,8 @@ class Progress:
     epoch: int = 0
     step: int = 0  # of this epoch
     loss_sum: float = 0.0  # over those steps
+    losses: int = 0  # in that sum: Ctrl-C may come between a step and its loss
+    seconds: float = 0.0  # that those steps took, also in processes that were interrupted
     first_loss: float | None = None  # of the untrained model: the reference for an exploding loss
     best_epoch: int = 0  # epochs trained when the criterion was best
     best_metric: float = -math.inf  # at that epoch
@@ -160,6 +162,7 @@ class LossWatch:
         limit = None if factor is None else factor * max(1.0, abs(progress.first_loss))
         for place, loss in enumerate(losses):
             progress.loss_sum += loss
+            progress.losses += 1
             if not math.isfinite(loss) or (limit is not None and loss > limit):
                 return BadLoss(steps[place], loss, losses[place - 1] if place else None, limit)
         return None

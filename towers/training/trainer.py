@@ -139,7 +139,7 @@ class Trainer:
 
     def _epoch(self, on_step: OnStep, stop: Callable[[], None]) -> dict[str, float]:
         progress, steps = self.progress, self.examples.steps
-        begin = time.monotonic()
+        begin = time.monotonic() - progress.seconds
         for step, batch in self._batches(progress.step):
             self._watch.add(step, self._step(batch))
             progress.step = step + 1
@@ -148,17 +148,15 @@ class Trainer:
             looked = progress.step % LOOK_STEPS == 0 or save or progress.step == steps
             if looked:
                 self._look()
+            progress.seconds = time.monotonic() - begin
             if save:
                 self._save()
-            on_step(self.done, progress.loss_sum / progress.step if looked else math.nan)
+            on_step(self.done, progress.loss_sum / progress.losses if looked else math.nan)
             if self.done % ASK_STEPS == 0:
                 stop()
         self._refuse_not_finite()
-        record = {
-            "epoch": float(progress.epoch + 1),
-            "loss": progress.loss_sum / steps,
-            "train_seconds": time.monotonic() - begin,
-        }
+        record = {"epoch": float(progress.epoch + 1), "loss": progress.loss_sum / max(1, progress.losses)}
+        record["train_seconds"] = progress.seconds
         steps_again = islice(self._batches(), LOOK_BATCHES)
         batches = (part for _, batch in steps_again for part in self._replicas.batches(batch))
         record |= self.task.after_epoch(progress.epoch + 1, batches)
@@ -218,6 +216,8 @@ class Trainer:
             epoch=epoch,
             step=0,
             loss_sum=0.0,
+            losses=0,
+            seconds=0.0,
             finished=epoch >= self.config.epochs,
             history=[*progress.history, record],
         )

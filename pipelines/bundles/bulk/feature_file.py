@@ -135,6 +135,8 @@ def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
         return frame
     if dtype == pl.String:
         value = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ").list.filter(pl.element() != "")
+    if isinstance(dtype, pl.List | pl.Array) and dtype.inner in (pl.Datetime, pl.Date):
+        value = value.cast(pl.List(pl.Datetime("us"))).list.eval(pl.element().dt.epoch("s"))
     return frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))
 
 

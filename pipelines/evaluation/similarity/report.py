@@ -25,6 +25,7 @@ from pipelines.evaluation.report_table import figures_table, headline, interval
 from pipelines.evaluation.similarity.figures import (
     NEARER,
     TITLES,
+    TRAINED,
     figures,
     group_of,
     item_columns,
@@ -103,13 +104,15 @@ def run(
     ranked = Ranked(labels, vectors, rows >= 0, known)
     depths = [k for k in sorted(set(ks)) if k < len(labels.items)] or [len(labels.items) - 1]
     metric, k = metric_of(labels), headline(depths)
-    held_out = bool(config.similarity.holdout_share)
-    asked = {name: Asked.of(ranked, part) for name, part in GROUPS.items() if part == TRAINING or held_out}
+    parts = {name: Asked.of(ranked, part) for name, part in GROUPS.items()}
+    asked = {name: each for name, each in parts.items() if len(each.places)}
+    if TRAINED not in asked:
+        raise DataError(f"{data.path}: no training item is like another one; there is nothing to measure")
     with progress(EVALUATE, total=sum(each.steps for each in asked.values()), unit="items") as advance:
         measured = {name: neighbours(ranked, each, depths, advance) for name, each in asked.items()}
     group = measured[group_of(measured)]
-    parts = item_slices(labels, group, popularity, classes, sliced)
-    with progress(INTERVALS, total=resamples(measured) + RESAMPLES * len(parts), unit="resamples") as advance:
+    shares = item_slices(labels, group, popularity, classes, sliced)
+    with progress(INTERVALS, total=resamples(measured) + RESAMPLES * len(shares), unit="resamples") as advance:
         content = provenance | {
             "task": "similarity",
             "protocol": PROTOCOL,
@@ -122,7 +125,7 @@ def run(
             **figures(measured, metric, depths, advance),
         }
         content |= verdict(content, f"{metric}@{k}")
-        content["slices"] = {part.name: slice_figures(group, part, metric, depths, advance) for part in parts}
+        content["slices"] = {part.name: slice_figures(group, part, metric, depths, advance) for part in shares}
     stored = np.asarray(bundle.item_vectors)
     stored = stored[np.any(stored != 0, axis=1)]
     dimensions = max(len(labels.classes) - 1, 1) if labels.classes else stored.shape[1]

@@ -25,7 +25,7 @@ from pipelines.launch.daily.settings import Loop
 from pipelines.training import train
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
-from serving.bundle.versions import Versions
+from serving.bundle.versions import CANDIDATE, Versions
 from serving.files.staging import remove, staged
 from serving.service.store import Store
 from towers.errors import ConfigError
@@ -84,7 +84,7 @@ class Day:
     @property
     def candidate(self) -> Path:
         """Its bundle before it is published: hidden in the root, so that publishing is a rename."""
-        return self.loop.settings.root / f".{self.name}.candidate"
+        return self.loop.settings.root / f".{self.name}{CANDIDATE}"
 
     @property
     def bundle(self) -> Path:

@@ -183,6 +183,12 @@ def test_bands_of_numbers_that_are_close_differ_in_name(first: float, step: floa
         assert 98 <= len(inside) <= 102
 
 
+@pytest.mark.parametrize("values", [[None, None], []])
+def test_numbers_that_are_all_missing_have_no_bands(values: list[None]) -> None:
+    parts = slices_of_values("group", pl.Series("group", values, pl.Float64), by_user=True)
+    assert [part.name for part in parts] == ["group: missing"] * bool(values)
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

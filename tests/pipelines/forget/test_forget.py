@@ -137,6 +137,31 @@ def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(
     assert "in none of these places; nothing was changed" in capsys.readouterr().err
 
 
+def test_what_was_removed_is_no_bundle_and_what_is_not_published_is_one(tmp_path: Path) -> None:
+    root = tmp_path / "bundles"
+    versions = Versions(root)
+    for name in ("one", "two", ".2026-11-26-abc.candidate"):
+        write_world(root / name)
+        if name[0] != ".":
+            versions.activate(name)
+    shutil.rmtree(root / "one")  # `active.json` still names it, as the last days of `towers daily`
+    found = forget.run("u5", bundles=[root])
+    assert {path.name for path in found if isinstance(path, Path)} == {"two", ".2026-11-26-abc.candidate"}
+    for name in ("two", ".2026-11-26-abc.candidate"):
+        assert "u5" not in Bundle.open(root / name).query_rows
+
+
+def test_a_link_leads_to_the_bundle_that_forgets(tmp_path: Path) -> None:
+    write_world(tmp_path / "store" / "one")
+    (tmp_path / "current").symlink_to(tmp_path / "store" / "one")
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "two").symlink_to(tmp_path / "store" / "one")
+    found = forget.run("u5", bundles=[tmp_path / "current", tmp_path / "root"])
+    assert list(found) == [tmp_path / "store" / "one"]
+    assert (tmp_path / "current").is_symlink() and (tmp_path / "root" / "two").is_symlink()
+    assert "u5" not in Bundle.open(tmp_path / "store" / "one").query_rows
+
+
 def test_the_last_user_and_one_without_seen_items_can_go(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", users=1)
     assert forget.run("u0", bundles=[tmp_path / "bundle"]) == {tmp_path / "bundle": {"stored users": 1}}

@@ -327,9 +327,20 @@ def test_a_slice_with_slashes_gives_names_that_a_tracker_takes(blessing: Path, v
         ({"report": GOLDEN / "run"}, "not a report"),
         ({"gate": GOLDEN / "run" / "stage.json"}, "no list of judgements"),
         ({"gate": GOLDEN / "run" / "config.toml"}, "not a gate's result"),
+        ({"gate": Path("judged.json")}, "judged.json: not as its command writes it: KeyError"),
+        ({"report": Path("report")}, "report: not as its command writes it: KeyError"),
+        ({"run": Path("run")}, "run: not as its command writes it: TypeError"),
     ],
 )
-def test_what_is_no_output_is_refused(given: dict[str, Path], told: str) -> None:
+def test_what_is_no_output_is_refused(
+    given: dict[str, Path], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judged.json").write_text('{"judgements": []}')
+    for name, content in (("report/report.json", "{}"), ("run/summary.json", '{"dataset": "d", "stages": 1}')):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(content)
+    (tmp_path / "run" / "config.toml").touch()
     with pytest.raises(DataError, match=told):
         tracking.run(**given)
 

@@ -1,9 +1,18 @@
 """The first numbers of served vectors; tests/pipelines/bundles/test_export.py compares a whole report of them."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 
-from pipelines.rankers.cuts import first_numbers
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import heldout
+from pipelines.rankers.cuts import cuts, first_numbers
+from pipelines.rankers.ranker import Served
+from serving.bundle.reader import Bundle
+from serving.recall.loading import open_index
+from tests.support.worlds import columns
 
 
 @pytest.mark.parametrize("exponent", [-0.5, 0.0, 0.5, 1.0])
@@ -13,3 +22,11 @@ def test_first_numbers_of_served_vectors_are_those_of_a_smaller_model(exponent: 
     wanted = [vector[:2] / np.linalg.norm(vector[:2]) ** exponent for vector in raw]
     np.testing.assert_allclose(first_numbers(served, 2, exponent), wanted, rtol=1e-5)
     assert not first_numbers(np.float32([[0, 0, 1], [0, 0, 0]]), 2, exponent).any()
+
+
+def test_without_a_test_user_who_has_a_vector_nothing_is_measured(tmp_path: Path) -> None:
+    dataset = columns.write_dataset(columns.make_events(), tmp_path)
+    data, bundle = Dataset.open(dataset), Bundle.open(columns.write_bundle_of(dataset))
+    bundle.manifest.lineage["config"] = {"loss": {"matryoshka": [1]}}
+    served = replace(Served.match(bundle, open_index(bundle), data), query_rows=np.full(data.manifest.users, -1))
+    assert cuts(served, heldout(data, "test"), 5) == {"left_out": "no test user has a stored vector"}

@@ -97,6 +97,14 @@ def test_batches_shrink_to_what_the_service_allows_and_all_are_answered(
     assert asked.content()["model_versions"] == {"test-1": columns.USERS}
 
 
+def test_where_repeats_count_nothing_is_masked(client: type[FakeClient], world: World) -> None:
+    served, data, _ = world
+    service.ServiceRanker("http://x", served, data, K)(heldout(data, "test", repeats=True))
+    asked = [query for batch in client.batches for query in batch]
+    assert len(asked) == columns.USERS
+    assert all(not query["exclude_seen"] and not query.get("exclude") for query in asked)
+
+
 def test_one_users_error_costs_only_this_user_and_is_counted(
     client: type[FakeClient], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """`towers serve` below the app: a wrong address is one line before any work; what is no HTTP, or wants another one."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
@@ -49,6 +50,25 @@ def test_the_command_ends_with_one_line_and_exit_code_2(taken: int) -> None:
     assert done.returncode == 2
     assert done.stderr.startswith(f"error: --host 127.0.0.1 --port {taken}: ")
     assert done.stderr.count("\n") == 1 and done.stdout == ""
+
+
+OPENING = """
+import sys, time
+from pathlib import Path
+from pipelines.service import serve
+serve.first_whole = lambda *_: (print("opening", flush=True), time.sleep(60))
+serve.run(bundle=Path(sys.argv[1]), port=0)
+"""
+
+
+def test_sigterm_ends_it_while_the_bundle_is_read(tmp_path: Path) -> None:
+    """By a handler: the first process of a container does not hear a signal without one."""
+    write_world(tmp_path / "bundle")
+    words = [sys.executable, "-c", OPENING, str(tmp_path / "bundle")]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "opening\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == 128 + signal.SIGTERM
 
 
 def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bundles import build_index, export, renew
+from pipelines.bundles import build_index, export, fold, renew
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout, seen
 from pipelines.dataset.popularity import DAY_S
@@ -21,6 +21,9 @@ from pipelines.training import train
 from pipelines.training.check import check_recipe
 from serving.bundle.encoder import Encoder
 from serving.bundle.reader import Bundle
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.sqlite_journal import SqliteJournal
+from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import BundleError
 from serving.recall.loading import open_index, open_recaller
 from serving.recall.query import RecallQuery
@@ -362,6 +365,26 @@ def test_renewed_by_the_same_events_it_is_the_same_prior(kind: VectorType, world
     np.testing.assert_array_equal(new.item_vectors, old.item_vectors)
     assert new.manifest.index is not None and new.manifest.index.kind == "exact"
     assert manifest.prior is not None and manifest.prior.until == last and manifest.vectors == kind
+
+
+def test_a_renewed_prior_counts_live_events_after_its_own_once_whether_folded_before_or_not(
+    world: Path, tmp_path: Path
+) -> None:
+    prior = Bundle.open(world / "bundle").manifest.prior
+    assert prior is not None and prior.until is not None
+    pl.read_parquet(world / "events.parquet").filter(pl.col("timestamp") <= prior.until).write_csv(tmp_path / "e.csv")
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
+    live.add_events([UserEvent(f"e{n}", f"n{n}", "i77", prior.until + 36_000) for n in range(50)])
+    fold.run(world / "bundle", tmp_path / "state", tmp_path / "folded")
+    for name, begin in (("one", world / "bundle"), ("two", tmp_path / "folded")):
+        renew.run(begin, tmp_path / "e.csv", tmp_path / name)
+        fold.run(tmp_path / name, tmp_path / "state", tmp_path / f"{name} folded")
+    one, two, renewed = (Bundle.open(tmp_path / name) for name in ("one folded", "two folded", "two"))
+    np.testing.assert_allclose(two.popular_counts, one.popular_counts, rtol=1e-6)
+    row = two.item_rows["i77"]
+    assert renewed.manifest.prior is not None
+    added = 50 * renewed.manifest.prior.event_weight
+    assert two.popular_counts[row] - renewed.popular_counts[row] == pytest.approx(added, rel=1e-4)
 
 
 def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Path) -> None:

@@ -164,6 +164,17 @@ def test_fixed_epochs_and_a_fixed_schedule_hold_in_the_finals(schedule: str, dat
     assert max(each.train.epochs for each, _, _, _ in free.formula.asked) == 8
 
 
+def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path) -> None:
+    given = {"train": {"patience": 2, "choose_epoch": True, "seed": 7}}
+    found = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(given), trials=8)
+    assert {name: found.recipe["train"][name] for name in given["train"]} == given["train"]
+    assert {config.train.seed for config, directory, _, _ in found.formula.asked if "-" not in directory} == {7}
+    # Without times "timed" means false.
+    timed = parse_config({"data": {"refit": "timed"}})
+    found = searched(Formula(), dataset, tmp_path / "timed.toml", config=timed, trials=8)
+    assert found.recipe["data"]["refit"] is False and "choose_epoch" not in found.recipe["train"]
+
+
 def test_further_seeds_leave_time_for_teachers(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     formula = Formula()
     monkeypatch.setattr(finals, "LONGER", ())

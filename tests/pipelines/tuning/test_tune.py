@@ -235,6 +235,8 @@ def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path:
         ({"metric": "recall"}, r"--metric, --seed: train\.metric.*got 'recall'"),
         ({"metric": "precision@5"}, r"train\.metric: precision@5 is a metric of task = 'similarity'"),
         ({"seed": -1}, r"--metric, --seed: train\.seed"),
+        ({"train_minutes": float("inf")}, "--train-minutes: must be a finite number; got inf"),
+        ({"budget_minutes": float("nan")}, "--budget-minutes: must be a finite number; got nan"),
         ({"config": parse_config({"train": {"choose_epoch": False}})}, r"train\.choose_epoch: .*leave it out"),
         ({"config": parse_config({"optimizer": {"schedule": "cosine"}})}, r"optimizer\.schedule: .*train\.epochs"),
         (

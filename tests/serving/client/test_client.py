@@ -176,7 +176,9 @@ CALLS: dict[str, tuple[Any, tuple[str, str, Any], Any, Any]] = {
     "an id of dots": (lambda c: c.delete_item(".."), ("DELETE", "/items/%2E%2E", None), {"seq": 4}, 4),
     "put all": (lambda c: c.put_items([ITEM]), ("PUT", "/items", {"items": [ITEM]}), {"seq": 5}, 5),
     "delete": (lambda c: c.delete_item("a/b ?#%é"), ("DELETE", "/items/a%2Fb%20%3F%23%25%C3%A9", None), {"seq": 6}, 6),
-    "events": (lambda c: c.add_events([EVENT]), ("POST", "/events", {"events": [EVENT]}), {"added": 1}, 1),
+    "events": (
+        lambda c: c.add_events([EVENT | {"type": None}]), ("POST", "/events", {"events": [EVENT]}), {"added": 1}, 1
+    ),
     "impressions": (
         lambda c: c.add_impressions([{**SHOWN, "item_ids": ("i1", "i7")}]),
         ("POST", "/impressions", {"impressions": [SHOWN]}), {"added": 1}, 1,
@@ -353,7 +355,7 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
         with pytest.raises(ValueError, match=r"^url: .*\*\*\*@") as caught:
             ask(url, lambda c: c.recall())
         assert not {"anna", "s3", "cret"} & {*re.findall(r"\w+", str(caught.value))}
-    for settings in ({"deadline_s": 0}, {"deadline_s": math.nan}, {"tries": 0}):
+    for settings in ({"deadline_s": 0}, {"deadline_s": math.nan}, {"deadline_s": math.inf}, {"tries": 0}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             ask("http://service", lambda c: c.recall(), **settings)
     with pytest.raises(TypeError, match="items: a list is wanted, got the string 'i1'"):

@@ -41,6 +41,23 @@ def test_anything_else_is_a_directory(given: str | Path | None) -> None:
     assert state_place(given) == (given if given is None else Path(given))
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"s3://{SECRET}/state",
+        f"POSTGRESQL://me:{SECRET}@h/d",
+        f"postgresql+psycopg://me:{SECRET}@h/d",
+        f"mysql://me:{SECRET}@h/d",
+        f" postgresql://me:{SECRET}@h/d",
+    ],
+)
+def test_another_url_is_no_directory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWERS_STATE", url)
+    with pytest.raises(DataError, match=r"the database's URL is not like postgresql://") as told:
+        serve.read_settings(bundle=Path("b"))
+    assert SECRET not in str(told.value)
+
+
 @pytest.mark.parametrize("sign", "@:/?# ")
 @pytest.mark.parametrize("source", ["option", "variable", "file"])
 def test_an_error_about_a_url_shows_no_part_of_it(

@@ -117,6 +117,29 @@ def test_a_process_number_of_another_machine_says_nothing(
     assert not here.exists() and elsewhere.exists()
 
 
+@pytest.mark.parametrize("kind", ["partial", "old"])
+def test_a_process_with_the_number_of_a_killed_one_takes_nothing_for_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """As process 1 of a container that starts again."""
+    left = left_by(tmp_path, monkeypatch, machine=staging.platform.node(), process=os.getpid(), kind=kind)
+    monkeypatch.setattr(staging, "_ours", set())
+    write(tmp_path / "out")
+    assert names(tmp_path) == ["out"] and not left.exists()
+
+
+def test_a_process_with_the_number_of_a_killed_one_puts_back_what_that_had_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for kind in ("partial", "old"):
+        left_by(tmp_path, monkeypatch, machine=staging.platform.node(), process=os.getpid(), kind=kind)
+    staging.put_back(tmp_path)
+    assert not (tmp_path / "out").exists(), "this process is writing it"
+    monkeypatch.setattr(staging, "_ours", set())
+    staging.put_back(tmp_path)
+    assert (tmp_path / "out" / "file").read_text() == "left"
+
+
 def test_old_content_is_kept_until_there_is_an_output_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between the two renames of a replacement: the old content is then the only one."""
     old = left_by(tmp_path, monkeypatch, machine=staging.platform.node(), process=dead_process(), kind="old")

@@ -152,7 +152,10 @@ def test_a_stop_between_a_step_and_its_count_repeats_no_batch(
     with pytest.raises(KeyboardInterrupt):
         cut.fit()
     resumed = trainer(tmp_path / "cut", epochs=3)
-    resumed.fit()
+    history = resumed.fit().history
+    # The loss of the step that was cut off is lost; those of the other seven make the mean.
+    assert history[0]["loss"] == pytest.approx(undisturbed[1].history[0]["loss"], rel=0.05)
+    assert history[1]["loss"] == undisturbed[1].history[1]["loss"]
     assert int(resumed.optimizer.step) == 24
     for one, other in zip(undisturbed[0], weights(resumed), strict=True):
         np.testing.assert_array_equal(one, other)
@@ -194,3 +197,29 @@ def test_validation_ranks_only_what_was_learnt() -> None:
     assert unlearnt.measure(towers).metric == 0.5
     seen = dataclasses.replace(check, seen_offsets=np.array([0, 2, 2]), seen_items=np.array([0, 1], np.int32))
     assert seen.measure(towers).metric == 0.5
+
+
+def test_an_interrupted_epoch_took_the_time_of_both_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each step takes a second of a clock that goes on by steps alone."""
+    seconds = 0.0
+    monkeypatch.setattr("towers.training.trainer.time.monotonic", lambda: seconds)
+
+    def ticking(one: Trainer, last: int | None) -> Trainer:
+        real, calls = one._step, 0
+
+        def step(batch: Any) -> Any:
+            nonlocal seconds, calls
+            calls += 1
+            if calls == last:
+                raise KeyboardInterrupt
+            seconds += 1
+            return real(batch)
+
+        one._step = step
+        return one
+
+    with pytest.raises(KeyboardInterrupt):
+        ticking(trainer(tmp_path / "cut", epochs=2), last=6).fit()
+    seconds += 1_000  # until the command is given again
+    history = ticking(trainer(tmp_path / "cut", epochs=2), last=None).fit().history
+    assert [record["train_seconds"] for record in history] == [8, 8]

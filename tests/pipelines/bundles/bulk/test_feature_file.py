@@ -1,6 +1,7 @@
 """Files of features as requests: each kind of input from typed and untyped files, in any cut; wrong values named."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,13 @@ def copies() -> Iterator[Copies]:
         yield made
 
 
-def requests(file: FeatureFile, rows: range) -> list[Request]:
+def requests(file: FeatureFile, rows: range, specs: Sequence[FeatureSpec] = SPECS) -> list[Request]:
     """What the tower is asked."""
     asked: list[Request] = []
 
     def encode(some: list[Request]) -> Any:
         for each in some:
-            check_features(SPECS, each)
+            check_features(specs, each)
         asked.extend(some)
         return np.zeros((len(some), 2), np.float32)
 
@@ -88,6 +89,20 @@ def test_times_of_day_may_be_moments_with_their_zone(tmp_path: Path, copies: Cop
     (tmp_path / "users.csv").write_text("user_id,hour\na,2026-01-31T18:30:00Z\n")
     file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
     assert requests(file, range(1))[0]["hour"] == "2026-01-31T18:30:00Z"
+
+
+@pytest.mark.parametrize("dtype", [pl.Datetime("ms"), pl.Datetime("us"), pl.Datetime("ns", "Asia/Tokyo"), pl.Date()])
+def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype: pl.DataType) -> None:
+    day = datetime(2026, 1, 31, tzinfo=UTC)
+    moments = pl.Series([day.date()]).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
+    moments = (
+        moments.dt.convert_time_zone("Asia/Tokyo") if "Tokyo" in str(dtype) else moments.dt.replace_time_zone(None)
+    )
+    frame = pl.DataFrame({"user_id": ["a"], "history": [["x"]], "history_times": [moments.cast(dtype)]})
+    frame.write_parquet(tmp_path / "users.parquet")
+    specs = [*SPECS, FeatureSpec(name="history_times", kind="history_times", dtype="int64", length=4)]
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
+    assert requests(file, range(1), specs)[0]["history_times"] == [day.timestamp()]
 
 
 @pytest.mark.parametrize(

@@ -249,6 +249,14 @@ def test_what_means_nothing_for_items_is_refused(
     assert not (tmp_path / "report").exists()
 
 
+def test_items_of_which_none_is_like_another_are_refused(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = np.empty(0, np.int64)
+    monkeypatch.setattr("pipelines.evaluation.similarity.neighbours.questions", lambda *_: (nothing, nothing))
+    with pytest.raises(DataError, match="dataset: no training item is like another one; there is nothing to measure"):
+        report.run(world / "bundle", world / "dataset", world / "never")
+    assert not (world / "never").exists()
+
+
 def test_findings_of_items_know_how_many_dimensions_classes_need() -> None:
     corners = np.repeat(np.eye(16, dtype=np.float32)[:2], 30, axis=0)
     line = corners + 1e-3 * np.random.default_rng(0).normal(size=corners.shape).astype(np.float32)
