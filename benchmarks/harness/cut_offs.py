@@ -23,7 +23,7 @@ def split_at(cut: float) -> dict[str, Any]:
 
 def prepared(data: Path, cut: float, work: Path) -> Dataset:
     """The data set of one cut-off, prepared where it is not there yet."""
-    out = work / "datasets" / f"cut_{cut:g}"
+    out = work / "datasets" / f"{data.name}_cut_{cut:g}"
     if not out.exists():
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=work) as folder:

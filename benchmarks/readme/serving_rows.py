@@ -5,6 +5,8 @@ from statistics import median
 
 from benchmarks.readme.figures import Result, Rows, several
 
+BACK_S = 5.0  # `benchmarks.serving.overload` looks at so many seconds
+
 
 def serving(result: Result) -> Rows:
     """Rates beside the peers, half load, a swap."""
@@ -57,7 +59,8 @@ def calm(result: Result) -> Rows:
         rates = f"{answers:,.0f} answers/s, {refusals:,.0f} refusals/s"
         what = f"Overload, {what}: p99 of what is accepted"
         waits = [(run["back_after_s"], run["after"]["seconds"]) for run in runs]
-        back = " / ".join(f"{'> ' * (after >= watched)}{after:g}" for after, watched in waits)
+        # The last second from which on it was looked at.
+        back = " / ".join(f"> {watched - BACK_S:g}" if after >= watched else f"{after:g}" for after, watched in waits)
         refused = several([run["after"]["statuses"].get("429", 0) for run in runs], ",")
         sent = several([run["after"]["sent"] for run in runs], ",")
         told = f"as before after {back} s; until then {refused} refused, of {sent} normal requests in all"

@@ -12,6 +12,7 @@ prints it instead. Needs a quiet machine.
 import argparse
 import json
 import statistics
+import sys
 import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +21,7 @@ from pathlib import Path
 
 import psycopg
 
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 from serving.catalogue.journal import UserEvent
 from serving.catalogue.journal_place import journal_at
 from serving.files.database_url import DatabaseUrl
@@ -30,7 +31,7 @@ FASTER = 10
 LEAD_S = 1.0  # until all processes have opened the journal
 
 
-def main(database: str, work: Path, *, dry: bool) -> None:
+def main(database: str, work: Path, *, dry: bool) -> int:
     with tempfile.TemporaryDirectory(dir=work) as directory:
         places = {"SQLite": directory, "PostgreSQL": database}
         rates = {
@@ -52,6 +53,7 @@ def main(database: str, work: Path, *, dry: bool) -> None:
     claims["PostgreSQL, one a call: two writers store more than one"] = two > one
     result = {"claims": claims, "postgresql": version, "seconds": SECONDS, "events_per_s": medians, "rounds": rates}
     print(json.dumps(result, indent=2) if dry else write(__file__, "journal_writes", result))
+    return verdict(result)
 
 
 def measured(state: str, writers: int, events: int) -> list[float]:
@@ -86,4 +88,4 @@ if __name__ == "__main__":
     parser.add_argument("--work", type=Path, default=Path.cwd(), help="a folder on the disk of that database")
     parser.add_argument("--dry", action="store_true", help="print the result, keep none")
     given = parser.parse_args()
-    main(given.database, given.work, dry=given.dry)
+    sys.exit(main(given.database, given.work, dry=given.dry))

@@ -29,6 +29,7 @@ from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIn
 from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameters
 
 SAMPLE = 2_000
+FEWEST = 16  # items that ScaNN can quantise: it makes as many codes of each block of dimensions
 TARGET_RECALL = 0.98
 SEARCH, BUILD, MEASURE = "exact search", "build ScaNN", "measure"
 
@@ -68,6 +69,9 @@ def run(
     if kind == "auto":
         kind = "exact" if read_manifest(bundle).items < EXACT_BELOW else "scann"
     refuse_existing(bundle / MANIFEST, overwrite=True)
+    items = read_manifest(bundle).items
+    if kind == "scann" and 1 < items < FEWEST:
+        raise DataError(f"{bundle}: ScaNN needs at least {FEWEST} items, it has {items}; use --kind exact")
     if like is None:
         phases("index", VERIFY, *phases_of(kind))
         (opened,) = verify(bundle)

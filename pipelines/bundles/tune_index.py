@@ -12,6 +12,7 @@ from pipelines.errors import DataError
 from pipelines.rankers.index_curve import places, recall_against, single_query_s
 from serving.search.index import Floats, Rows
 from serving.search.scann import ScannIndex
+from serving.search.scann_parameters import TUNED_K
 
 PHASE = "tune"
 # The steps between settings tried, and the multiple of k candidates beyond which more leaves are tried instead.
@@ -52,14 +53,16 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
         for leaves in ladder:
             parameters = replace(index.parameters, leaves_searched=leaves)
             wide, whole = index.with_parameters(parameters), leaves == built
-            rescored, recall = _fewest_rescored(wide, queries, truth, target, whole=whole)
+            fewest, recall = _fewest_rescored(wide, queries, truth, target, whole=whole)
             advance(1, note=f"{leaves} leaves: recall@{k} {recall:.4f}")
-            if rescored is None:
+            if fewest is None:
                 continue
+            # A search for more than `TUNED_K` rescores as many times more.
+            rescored = math.ceil(fewest / max(1.0, k / TUNED_K))
             tried = index.with_parameters(replace(parameters, rescored=rescored))
             reaching[tried] = single_query_s(tried, queries, k)
             # From here on, more leaves cost more than fewer candidates save.
-            if rescored == k or reaching[tried] > SLOWER * min(reaching.values()):
+            if fewest == k or reaching[tried] > SLOWER * min(reaching.values()):
                 break
         if not reaching:
             raise DataError(
@@ -82,7 +85,7 @@ def _fewest_rescored(
         most = min(most, items)
         step = max(1, BLOCK_FOUND // most)
         blocks = [slice(start, start + step) for start in range(0, len(queries), step)]
-        found = np.concatenate([places(truth[part], index.candidates(queries[part], most)) for part in blocks])
+        found = np.concatenate([places(truth[part], index.candidates(queries[part], most, k)) for part in blocks])
         if _lower_bound(found < most) >= target:
             fewest = next(some for some in _rising(k, most, RESCORED_STEP) if _lower_bound(found < some) >= target)
             return fewest, float(np.mean(found < fewest))

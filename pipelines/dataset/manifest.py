@@ -1,6 +1,7 @@
 """`dataset.json`: the description of a data set, and the digests of its files."""
 
 import hashlib
+import json
 from pathlib import Path
 from typing import Literal
 
@@ -92,6 +93,19 @@ def digest_files(directory: Path) -> tuple[dict[str, FileInfo], str]:
     for name, info in files.items():
         together.update(f"{name} {info.sha256}\n".encode())
     return files, together.hexdigest()
+
+
+def with_fingerprint(manifest: DatasetManifest, content: str) -> DatasetManifest:
+    """Returns a manifest whose fingerprint covers the files' content and what no file says of its meaning.
+
+    Args:
+        manifest: of any fingerprint.
+        content: the digest over all files.
+    """
+    split, zone = manifest.split.model_dump(mode="json"), manifest.config.time_zone
+    meaning = [content, manifest.timed, manifest.time_unit, zone, manifest.event_types, split]
+    digest = hashlib.sha256(json.dumps(meaning, sort_keys=True).encode()).hexdigest()
+    return manifest.model_copy(update={"fingerprint": digest})
 
 
 def digest_of(path: Path) -> str:

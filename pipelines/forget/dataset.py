@@ -12,7 +12,7 @@ import polars as pl
 
 from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array, select_events
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files
+from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files, with_fingerprint
 from pipelines.rankers.cache import Cache
 from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
@@ -108,12 +108,11 @@ def _without(events: Events, place: int | None, number: Int32s) -> Events:
 
 
 def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
-    files, fingerprint = digest_files(directory)
+    files, content = digest_files(directory)
     users = pl.scan_parquet(directory / "users.parquet", glob=False).select(pl.len()).collect().item()
     manifest = data.manifest.model_copy(
         update={
             "schema_version": SCHEMA_VERSION,
-            "fingerprint": fingerprint,
             "users": users,
             "events": {
                 split: sum(len(map_array(directory / part / "item.npy")) for part in data.parts(split))
@@ -123,4 +122,5 @@ def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
             "files": files,
         }
     )
+    manifest = with_fingerprint(manifest, content)
     (directory / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")

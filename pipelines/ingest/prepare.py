@@ -11,7 +11,15 @@ import polars as pl
 from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.manifest import MANIFEST, DatasetManifest, Kind, SourceInfo, SplitInfo, digest_files
+from pipelines.dataset.manifest import (
+    MANIFEST,
+    DatasetManifest,
+    Kind,
+    SourceInfo,
+    SplitInfo,
+    digest_files,
+    with_fingerprint,
+)
 from pipelines.ingest.columns.attributes import read_attributes, refuse_unknown_columns
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
@@ -104,9 +112,9 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         ids = {"query": (user_rows["user_id"], users), "item": (item_rows["item_id"], items)}
         write_truth(staging / "truth", source.truth, ids)
     rejects.write(staging / "rejects.csv")
-    files, fingerprint = digest_files(staging)
-    return DatasetManifest(
-        fingerprint=fingerprint,
+    files, content = digest_files(staging)
+    manifest = DatasetManifest(
+        fingerprint=content,
         users=user_rows.height,
         items=item_rows.height,
         events=counts,
@@ -125,6 +133,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         dropped={rule: count for rule, count in table.dropped.items() if count},
         files=files,
     )
+    return with_fingerprint(manifest, content)
 
 
 def _attributes(

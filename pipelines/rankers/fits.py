@@ -22,7 +22,7 @@ from pipelines.rankers.item_knn import ItemKnn, nearest_items, nearest_of
 from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity
 from towers.data.events import Int64s
 
-VERSION = 2  # of the files on disk
+VERSION = 3  # of the files on disk
 PLAIN = Counting()
 KEPT = 3  # co-occurrence matrices in memory: the best so far and its neighbours on a ladder
 

@@ -182,12 +182,10 @@ class Bundle:
             seed: seed of the sample.
         """
         for vectors in (self.query_vectors, self.item_vectors):
-            rows = np.random.default_rng(seed).choice(len(vectors), size=min(count, len(vectors)), replace=False)
-            rows = np.sort(rows)
+            rows = _sample(vectors, count, seed)
             of_users = vectors is self.query_vectors
             lengths = self.seen_counts(rows) if of_users else np.full(len(rows), prior.NO_PRIOR)
             queries = self.recall_queries(vectors[rows], lengths)
-            queries = queries[np.any(vectors[rows] != 0, axis=1)]
             if len(queries):
                 break
         return np.ascontiguousarray(queries)
@@ -231,3 +229,15 @@ class Bundle:
         types, last = self._seen_types, len(self.manifest.event_types) - 1
         if types is not None and len(types) and (types.min() < -1 or types.max() > last):
             raise BundleError(f"{self.path / files.SEEN_TYPES}: numbers of types must lie in -1..{last}")
+
+
+def _sample(vectors: Vectors, count: int, seed: int) -> Rows:
+    """At most `count` rows [n], ascending, whose vectors are not zero."""
+    generator, size = np.random.default_rng(seed), count
+    while True:
+        rows = np.sort(generator.choice(len(vectors), size=min(size, len(vectors)), replace=False))
+        parts = np.array_split(rows, 1 + len(rows) // files.BLOCK_ROWS)
+        rows = rows[np.concatenate([np.any(vectors[part] != 0, axis=1) for part in parts])]
+        if len(rows) >= count or size >= len(vectors):
+            return rows if len(rows) <= count else np.sort(generator.choice(rows, count, replace=False))
+        size *= 4

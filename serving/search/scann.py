@@ -20,9 +20,9 @@ from serving.search.vector_codes import Vectors
 
 ASSETS = "scann_assets.pbtxt"
 # Queries that exclude at most COMMON rows search as many leaves as one that excludes none, and fetch as many extra
-# candidates as the longest of them needs. That changes no result, as ScaNN's first candidates are the same however many
-# it is asked for. Beyond COMMON, more leaves are searched, too: up to it that gained nothing (Gowalla: recall rose with
-# exclusions).
+# candidates as the longest of them needs. That changes no result: ScaNN's first candidates are the same however many it
+# is asked for, but where quantised scores tie at the last of them. Beyond COMMON, more leaves are searched, too: up to
+# it that gained nothing (Gowalla: recall rose with exclusions).
 COMMON = 256
 # Few of thousands of excluded rows are among the first: extra candidates for a query that excludes more than COMMON,
 # and for a second attempt if too few are left. Where that fails, too, an exact search finds far more of the right ones.
@@ -176,10 +176,13 @@ class ScannIndex:
         leaves = math.ceil(tuned.leaves_searched * max(1.0, (k + further) / TUNED_K) ** LEAVES_POWER)
         return wanted, min(tuned.leaves, leaves)
 
-    def candidates(self, queries: Floats, count: int) -> Rows:
-        """The rows [B, count] that are best by quantised score, best first; -1 where the leaves hold fewer."""
+    def candidates(self, queries: Floats, count: int, k: int) -> Rows:
+        """The rows [B, count] that are best by quantised score, best first, in the leaves that a search for k reads.
+
+        -1 where these hold fewer.
+        """
         queries = checked_queries(queries, self.item_vectors.shape[1], count)
-        return self._candidates(unit_queries(queries)[0], count, self.parameters.leaves_searched)
+        return self._candidates(unit_queries(queries)[0], count, self._effort(k, 0)[1])
 
     def _candidates(self, unit: Floats, count: int, leaves: int) -> Rows:
         """`candidates` for queries scaled to unit length, which keeps their order and avoids overflow in ScaNN."""

@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
@@ -28,6 +30,10 @@ class Averages(tf.Module):
         self.decay = decay
         self.sums = [tf.Variable(tf.zeros(v.shape), trainable=False) for v in variables]
         self.steps = [tf.Variable(tf.zeros(v.shape[:1], tf.int64), trainable=False) for v in variables]
+        # A graph works in place; op by op a table was in memory several times more. Each variable has a function of its
+        # own, because TensorFlow warns of one that is traced many times.
+        puts = [tf.function(partial(self._put), autograph=False) for _ in variables]
+        self._puts: Callable[[], list[Any]] = lambda: puts
 
     def follow_all(self, number: int, new: tf.Tensor, step: tf.Tensor) -> None:
         """Updates the average of a variable whose rows all move in every step.
@@ -79,11 +85,9 @@ class Averages(tf.Module):
             return
         last = tf.constant(step, tf.int64)
         weight = tf.constant(-math.expm1(step * math.log(self.decay)), tf.float32)
-        for variable, total, steps in zip(self._variables(), self.sums, self.steps, strict=True):
-            self._put(variable, total, steps, last, weight)
+        for put, variable, total, steps in zip(self._puts(), self._variables(), self.sums, self.steps, strict=True):
+            put(variable, total, steps, last, weight)
 
-    # A graph works in place; op by op a table was in memory several times more.
-    @tf.function(autograph=False)
     def _put(
         self, variable: tf.Variable, total: tf.Variable, steps: tf.Variable, last: tf.Tensor, weight: tf.Tensor
     ) -> None:

@@ -21,7 +21,7 @@ from pipelines.ingest.formats.copies import Copies
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.id_files import ids_of, open_table
 from serving.bundle.manifest import FeatureSpec
-from serving.bundle.request_features import check_features
+from serving.bundle.request_features import GREATEST, check_features
 from serving.errors import RequestError
 from serving.search.index import Floats
 
@@ -110,7 +110,13 @@ class FeatureFile:
         for spec in self._read:
             frame = self._converted(frame, spec)
         columns = {name: pl.col(self.column).cast(pl.String) for name in self._id_features}
-        return frame.select(*(spec.name for spec in self._read), **columns).to_dicts()
+        requests = frame.select(*(spec.name for spec in self._read), **columns).to_dicts()
+        for name in (spec.name for spec in self._read if spec.kind in GREATEST):
+            for request in requests:
+                # A number, or a time: each by itself, as no column holds both.
+                if isinstance(text := request[name], str) and text.strip().isdecimal():
+                    request[name] = int(text)
+        return requests
 
     def _converted(self, frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
         """Converts a column to the type of its feature where it can; `check_features` judges the rest."""
@@ -126,7 +132,7 @@ class FeatureFile:
             return frame.with_columns(value.cast(pl.String)) if dtype.is_integer() else frame
         if spec.dtype == "float32":
             return numbers(frame, name, self.path, self.rejects) if dtype == pl.String or dtype.is_float() else frame
-        return _whole_numbers(frame, name) if dtype == pl.String else frame
+        return _whole_numbers(frame, name) if dtype == pl.String and spec.kind not in GREATEST else frame
 
 
 def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -141,7 +147,7 @@ def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
 
 
 def _whole_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
-    """Turns texts into whole numbers, if all are; else they may be times, which stay texts."""
+    """Turns texts into whole numbers, if all are."""
     value = pl.col(name)
     whole = value.cast(pl.Int64, strict=False)
     plain = frame.select((whole.is_not_null() | value.is_null()).all()).item()

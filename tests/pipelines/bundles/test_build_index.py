@@ -115,22 +115,26 @@ def test_tuning_raises_the_leaves_of_a_tree_and_no_further_than_needed() -> None
 
 @pytest.mark.parametrize("target", [0.6, 0.8, 0.95, 1.0])
 @pytest.mark.parametrize("leaves", [0, 16])
-def test_the_target_is_surely_reached_with_as_few_candidates_as_that_takes(leaves: int, target: float) -> None:
-    """Two standard errors below the recall of the queries it is still reached; a step fewer candidates, no more."""
+@pytest.mark.parametrize("k", [20, 200])
+def test_the_target_is_surely_reached_with_as_few_candidates_as_that_takes(k: int, leaves: int, target: float) -> None:
+    """Two standard errors below the recall of the queries it is still reached; a step fewer candidates, no more.
+
+    `rescored` is for k = 100 at most; a search for 200 rescores twice as many.
+    """
     queries = np.random.default_rng(5).normal(size=(60, 16)).astype(np.float32)
-    truth = loop_search(VECTORS, queries, 20)[0]
+    truth = loop_search(VECTORS, queries, k)[0]
     built = ScannIndex.build(VECTORS, ScannParameters(leaves=leaves, leaves_searched=1, rescored=100))
 
     def surely(parameters: ScannParameters) -> float:
-        rows = built.with_parameters(parameters).search(queries, 20)[0]
-        shares = [len(set(a) & set(b)) / 20 for a, b in zip(truth.tolist(), rows.tolist(), strict=True)]
+        rows = built.with_parameters(parameters).search(queries, k)[0]
+        shares = [len(set(a) & set(b)) / k for a, b in zip(truth.tolist(), rows.tolist(), strict=True)]
         mean = sum(shares) / 60
         return mean - 2 * (sum((share - mean) ** 2 for share in shares) / 60 / 60) ** 0.5
 
     found = tune_index.tune(built, queries, truth, target)[0].parameters
     assert surely(found) >= target - 1e-12
-    if found.rescored > 20:
-        fewer = max(20, int(found.rescored / tune_index.RESCORED_STEP) - 1)
+    if found.rescored > min(k, 100):
+        fewer = max(min(k, 100), int(found.rescored / tune_index.RESCORED_STEP) - 1)
         assert surely(replace(found, rescored=fewer)) < target
 
 
@@ -183,6 +187,20 @@ def test_a_platform_without_scann_is_offered_the_exact_index(large: Path, monkey
         with pytest.raises(BundleError, match=r"wheels for Linux .* and macOS only.*--kind exact"):
             call()
     assert command.run(large, kind="exact").kind == "exact"
+
+
+def test_of_users_without_vectors_none_is_in_the_sample_and_all_others_may_be(tmp_path: Path) -> None:
+    vectors = np.zeros((USERS, DIMENSION), np.float32)
+    vectors[[2, USERS - 1]] = 1.0
+    write_world(tmp_path / "bundle", query_vectors=vectors)
+    for seed in range(5):
+        np.testing.assert_array_equal(Bundle.open(tmp_path / "bundle").sample_queries(3, seed), vectors[[2, -1]])
+
+
+def test_too_few_items_for_scann_are_offered_the_exact_index(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", items=10)
+    with pytest.raises(DataError, match=r"bundle: ScaNN needs at least 16 items, it has 10; use --kind exact"):
+        command.run(tmp_path / "bundle", kind="scann")
 
 
 def test_the_sample_is_seeded_and_falls_back_to_items(tmp_path: Path) -> None:

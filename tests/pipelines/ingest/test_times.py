@@ -204,3 +204,16 @@ def test_the_ends_of_the_calendar_are_times(tmp_path: Path, last: str) -> None:
 def test_an_unknown_zone_is_refused_with_the_nearest(zone: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=rf"data.time_zone: must be the IANA name of a time zone.*{hint}"):
         parse_config({"data": {"time_zone": zone}})
+
+
+def test_data_of_another_meaning_have_another_fingerprint(tmp_path: Path) -> None:
+    """Their files are the same: unit and zone lie in the manifest alone, and change windows of days and hours."""
+    found = []
+    for config in ({}, {"time_unit": "ms"}, {"time_unit": "ms", "time_zone": "Asia/Tokyo"}):
+        times_of(tmp_path, [0, 5, 90_000], **config)
+        manifest = Dataset.open(tmp_path / "out").manifest
+        found.append((manifest.files, manifest.fingerprint))
+        times_of(tmp_path, [0, 5, 90_000], **config)
+        assert Dataset.open(tmp_path / "out").manifest.fingerprint == manifest.fingerprint
+    assert found[0][0] == found[1][0] == found[2][0]
+    assert len({fingerprint for _, fingerprint in found}) == 3

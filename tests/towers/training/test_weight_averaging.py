@@ -11,6 +11,7 @@ from tests.support.worlds.training import trainer
 from towers.config.sections import OptimizerConfig
 from towers.ops.row_gradients import every_row
 from towers.training.optimizers import build_optimizer
+from towers.training.weight_averaging import Averages
 
 DECAY = 0.7
 
@@ -126,3 +127,20 @@ def test_averages_are_validated_and_kept_while_training_goes_on_from_the_weights
         np.testing.assert_array_equal(table, measured[kept - 1])
     else:
         np.testing.assert_allclose(table, average(), rtol=1e-4, atol=1e-6)
+
+
+def test_a_model_of_many_weights_makes_tensorflow_warn_of_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    variables = [tf.Variable(tf.fill([rows + 2, 3], 2.0)) for rows in range(12)]
+    averages = Averages(variables, DECAY)
+    for number, variable in enumerate(variables):
+        averages.follow_all(number, tf.convert_to_tensor(variable), tf.constant(1, tf.int64))
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        for _ in range(2):
+            averages.assign(1)
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert caplog.records == []
+    for variable in variables:
+        np.testing.assert_allclose(variable, 2.0, rtol=1e-6)

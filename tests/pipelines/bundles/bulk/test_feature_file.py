@@ -86,9 +86,9 @@ def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, m
 
 
 def test_times_of_day_may_be_moments_with_their_zone(tmp_path: Path, copies: Copies) -> None:
-    (tmp_path / "users.csv").write_text("user_id,hour\na,2026-01-31T18:30:00Z\n")
+    (tmp_path / "users.csv").write_text("user_id,hour\na,2026-01-31T18:30:00Z\nb,7\n")
     file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
-    assert requests(file, range(1))[0]["hour"] == "2026-01-31T18:30:00Z"
+    assert [each["hour"] for each in requests(file, range(2))] == ["2026-01-31T18:30:00Z", 7]
 
 
 @pytest.mark.parametrize("dtype", [pl.Datetime("ms"), pl.Datetime("us"), pl.Datetime("ns", "Asia/Tokyo"), pl.Date()])
@@ -113,7 +113,7 @@ def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype:
         ("user_id,taste\na,1 2\nb,1 2 3\n", ", row 3: features.taste: must hold 2 numbers, got 3"),
         ("user_id,taste\na,1 2\nb,1 x\n", ", row 3: features.taste.1: must be a finite number that float32 can hold"),
         ("user_id,hour\na,3\nb,24\n", ", row 3: features.hour: must be a whole number from 0 to 23"),
-        ("user_id,hour\na,3\nb,late\n", ", row 2: features.hour: must be a whole number from 0 to 23"),
+        ("user_id,hour\na,3\nb,late\n", ", row 3: features.hour: must be a whole number from 0 to 23"),
     ],
 )
 def test_a_wrong_value_is_named_with_its_row(tmp_path: Path, copies: Copies, text: str, reason: str) -> None:
