@@ -98,8 +98,8 @@ class Settings(BaseSettings):
     @classmethod
     def _refuse_empty(cls, value: object) -> object:
         # As a path it would be the working directory, and a deployment's unset variable would keep its state there.
-        if value == "":
-            raise ValueError("must not be empty; leave it out")
+        if isinstance(value, str) and not value.strip():
+            raise ValueError("must not be empty")
         return value
 
     @property

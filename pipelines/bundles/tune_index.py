@@ -52,17 +52,19 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
     with progress(PHASE, total=len(ladder), unit="settings") as advance:
         for leaves in ladder:
             parameters = replace(index.parameters, leaves_searched=leaves)
-            wide, whole = index.with_parameters(parameters), leaves == built
+            wide = index.with_parameters(parameters)
+            whole = wide.leaves_of(k) == built
             fewest, recall = _fewest_rescored(wide, queries, truth, target, whole=whole)
             advance(1, note=f"{leaves} leaves: recall@{k} {recall:.4f}")
-            if fewest is None:
-                continue
-            # A search for more than `TUNED_K` rescores as many times more.
-            rescored = math.ceil(fewest / max(1.0, k / TUNED_K))
-            tried = index.with_parameters(replace(parameters, rescored=rescored))
-            reaching[tried] = single_query_s(tried, queries, k)
-            # From here on, more leaves cost more than fewer candidates save.
-            if fewest == k or reaching[tried] > SLOWER * min(reaching.values()):
+            if fewest is not None:
+                # A search for more than `TUNED_K` rescores as many times more.
+                rescored = math.ceil(fewest / max(1.0, k / TUNED_K))
+                tried = index.with_parameters(replace(parameters, rescored=rescored))
+                reaching[tried] = single_query_s(tried, queries, k)
+                # From here on, more leaves cost more than fewer candidates save.
+                if fewest == k or reaching[tried] > SLOWER * min(reaching.values()):
+                    break
+            if whole:
                 break
         if not reaching:
             raise DataError(

@@ -40,7 +40,8 @@ class DatasetManifest(_Model):
 
     Attributes:
         schema_version: version of the layout.
-        fingerprint: one SHA-256 over all files' digests; equal data sets have equal fingerprints.
+        fingerprint: one SHA-256 over all files' digests, the unit and zone of times, the types and the split; equal
+            data sets have equal ones if one release made them.
         users: number of users.
         items: number of items.
         events: number of events of each split, impressions included.

@@ -148,7 +148,7 @@ def _distinct(values: Iterable[float]) -> dict[float, str]:
     """Returns a text for each number: whole ones in full, others with six digits, or as many as tell them apart."""
     texts: dict[float, str] = {}
     for digits in range(6, 18):
-        texts = {each: f"{each:,.0f}" if float(each).is_integer() else f"{each:,.{digits}g}" for each in values}
+        texts = {each: f"{int(each):,}" if float(each).is_integer() else f"{each:,.{digits}g}" for each in values}
         if len(set(texts.values())) == len(texts):
             break
     return texts

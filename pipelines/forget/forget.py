@@ -70,6 +70,8 @@ def run(
     for folder, name in folders:
         put_back(folder, name)
     every = list(dict.fromkeys(path for each in local for path in _bundles(each)))
+    # Those that links lead to lie elsewhere.
+    folders += [(path.parent, path.name) for path in every if path.parent not in local]
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
     trained = {run: _summary(run) for run in runs}
     holding = {data.manifest.fingerprint for data in opened if user in data.users["user_id"]}
@@ -132,8 +134,10 @@ def _bundles(path: Path) -> list[Path]:
         found = [path]
     else:
         names = [] if not path.is_dir() else [info.name for info in Versions(path).list()]
-        # `active.json` also names bundles that were removed since.
-        found = [(path / name).resolve() for name in names if (path / name).exists()]
+        found = [(path / name).resolve() for name in names]
+        for each in found:
+            put_back(each.parent, each.name)
+        found = [each for each in found if each.exists()]  # `active.json` also names those that were removed since
         found += [file.parent for file in path.glob(f".*{CANDIDATE}/{MANIFEST}")]
     if not found:
         raise not_a_bundle(path)

@@ -32,14 +32,18 @@ SO_ATTACH_FILTER = 26  # Linux; the socket module does not publish it
 END_S = 0.1  # an idle thread ends within this time
 
 
+def end_by(sig: int, frame: FrameType | None) -> None:
+    """Ends the process by a signal, as if nothing handled it."""
+    signal.signal(sig, signal.SIG_DFL)
+    signal.raise_signal(sig)
+    os._exit(0)  # the first process of a container, which such a signal does not end
+
+
 @contextmanager
 def sigterm_ends() -> Iterator[None]:
     """Lets SIGTERM end the process before a server handles it: process 1, as in a container, would not hear it."""
 
-    def end(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, end)
+    before = signal.signal(signal.SIGTERM, end_by)
     try:
         yield
     finally:
@@ -74,9 +78,7 @@ class Server(uvicorn.Server):
         """Stops; before it answers, without waiting for the bundle: no request is lost."""
         if not self.started:
             log.info("stopped before a bundle was open")
-            signal.signal(sig, signal.SIG_DFL)
-            signal.raise_signal(sig)
-            os._exit(0)  # the first process of a container, which such a signal does not end
+            end_by(sig, frame)
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:

@@ -211,7 +211,7 @@ class Finals:
         if plan.epochs:
             raw["train"] = raw["train"] | {"epochs": plan.epochs}
         if plan.falling:
-            raw["train"] = raw["train"] | {"patience": plan.falling}
+            raw["train"] = {"patience": plan.falling} | raw["train"]
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())

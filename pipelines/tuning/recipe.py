@@ -29,7 +29,8 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     search, refit, best = finals.search, finals.growth > 1, finalist.best_epoch
     raw = finals.sections(finalist.tried, falling=finalist.falling > 0, teachers=len(finalist.teachers))
     at_once, chosen = (finals.epochs_that_fit(finalist, validated=validated) for validated in (False, True))
-    patience = raw["train"].get("patience", PATIENCE)
+    # With a falling rate the last epochs are the best, as long as it may fall.
+    patience = raw["train"].get("patience", best if finalist.falling else PATIENCE)
     more = best if finalist.falling else max(best + patience, int(MORE * best))
     train: Raw = {"epochs": min(chosen, more), "patience": patience}
     # More epochs than the search saw may be better; then training finds out.

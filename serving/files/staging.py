@@ -77,7 +77,7 @@ def publish(staging: Path, out: Path) -> None:
 def sibling(out: Path, kind: str) -> Path:
     """This process's hidden path beside `out`; kind "partial" or "old"."""
     path = out.parent / f".{out.name}.{_machine()}.{os.getpid()}.{kind}"
-    _ours.add(path.absolute())
+    _ours.add(_one_name(path))
     return path
 
 
@@ -170,6 +170,11 @@ def flush(path: Path) -> None:
         os.close(handle)
 
 
+def _one_name(path: Path) -> Path:
+    """A path by which it is known whatever links lead to its folder."""
+    return path.parent.resolve() / path.name
+
+
 def _machine() -> str:
     # Process ids of another machine or container that shares the folder say nothing about processes here.
     return hashlib.sha256(platform.node().encode()).hexdigest()[:8]
@@ -178,7 +183,7 @@ def _machine() -> str:
 def _lives(process: int, path: Path) -> bool:
     """Whether the process that made a path still runs."""
     if process == os.getpid():
-        return path.absolute() in _ours
+        return _one_name(path) in _ours
     try:
         os.kill(process, 0)  # Signal 0 only checks.
     except ProcessLookupError:

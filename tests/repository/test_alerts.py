@@ -76,7 +76,15 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         ],
     ),
     "TowersWorkersDie": (
-        20, {}, [{STARTS: "4+1x30", WORKERS: "4x30"}],
+        20, {},
+        [
+            {STARTS: "4+1x30", WORKERS: "4x30"},
+            # Deaths of one replica beside a restart of another.
+            {
+                f'{STARTS}{{instance="a"}}': "4+1x30", f'{WORKERS}{{instance="a"}}': "4x30",
+                f'{STARTS}{{instance="b"}}': "24x15 _x1 4x30", f'{WORKERS}{{instance="b"}}': "4x15 _x1 4x30",
+            },
+        ],
         [
             {STARTS: "4x30", WORKERS: "4x30"},
             {STARTS: "4x10 5x20", WORKERS: "4x30"},

@@ -88,10 +88,13 @@ def test_a_worker_gets_what_the_command_has_read(file: Path, monkeypatch: pytest
 
 
 @pytest.mark.parametrize("name", ["bundle", "cache", "state", "keys"])
-def test_an_empty_path_is_refused_and_not_the_working_directory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("value", ["", " "])
+def test_an_empty_path_is_refused_and_not_the_working_directory(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("TOWERS_BUNDLE", "b")
-    monkeypatch.setenv(f"TOWERS_{name.upper()}", "")
-    with pytest.raises(DataError, match=f"TOWERS_{name.upper()}: must not be empty; leave it out, got ''"):
+    monkeypatch.setenv(f"TOWERS_{name.upper()}", value)
+    with pytest.raises(DataError, match=f"TOWERS_{name.upper()}: must not be empty, got {value!r}"):
         serve.read_settings()
 
 

@@ -90,7 +90,8 @@ class Retrieval(tfrs.Model):
         items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0)], axis=1)
         shape = tf.shape(items)
         features = self.features_of(tf.reshape(items, [-1]))
-        own, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
+        if self.settings.bottleneck or not self.settings.whole_catalogue:
+            own, item_cost = self.towers.candidate_tower.sample(features, seed + POSITIVES)
         if self.settings.whole_catalogue:
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
             own = self.towers.candidate_tower(features)

@@ -114,7 +114,9 @@ class SavedProgress(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: Any) -> None:
         """See `PythonState`."""
-        self._trainer.progress = Progress(**json.loads(string_value))
+        saved = json.loads(string_value)
+        # Earlier releases did not count the losses.
+        self._trainer.progress = Progress(**({"losses": saved["step"]} | saved))
 
 
 class BadLoss(NamedTuple):

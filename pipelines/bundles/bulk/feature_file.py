@@ -15,6 +15,7 @@ from pipelines.console import say
 from pipelines.dataset.list_text import SEPARATORS, split_text
 from pipelines.errors import DataError
 from pipelines.ingest.columns.attributes import typed_columns
+from pipelines.ingest.columns.dates import in_calendar, seconds_of
 from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.vectors import NOT_NUMBERS
 from pipelines.ingest.formats.copies import Copies
@@ -122,6 +123,8 @@ class FeatureFile:
         """Converts a column to the type of its feature where it can; `check_features` judges the rest."""
         name, value = spec.name, pl.col(spec.name)
         if spec.length is not None and spec.dtype != "string":
+            if getattr(frame.schema[name], "inner", None) in (pl.Datetime, pl.Date):
+                frame = in_calendar(frame, name, self.path, self.rejects)
             return _lists_of_numbers(frame, name)
         if self.table.typed:
             frame = typed_columns(frame, [name], self.path, self.rejects)
@@ -142,7 +145,7 @@ def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
     if dtype == pl.String:
         value = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ").list.filter(pl.element() != "")
     if isinstance(dtype, pl.List | pl.Array) and dtype.inner in (pl.Datetime, pl.Date):
-        value = value.cast(pl.List(pl.Datetime("us"))).list.eval(pl.element().dt.epoch("s"))
+        value = value.cast(pl.List(pl.Int64)).list.eval(seconds_of(pl.element(), dtype.inner))
     return frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))
 
 

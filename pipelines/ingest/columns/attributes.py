@@ -96,6 +96,8 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], path: Path, rejects: 
             frame = in_calendar(frame, column, path, rejects)
             value = value.cast(pl.Datetime("us")).dt.epoch("s")
         elif isinstance(dtype, pl.List | pl.Array) and not dtype.inner.is_nested():
+            if dtype.inner in (pl.Datetime, pl.Date):
+                frame = in_calendar(frame, column, path, rejects)
             value = value if isinstance(dtype, pl.List) else value.arr.to_list()
             value = value.cast(pl.List(pl.String)).list.drop_nulls()
         elif isinstance(dtype, pl.Decimal):

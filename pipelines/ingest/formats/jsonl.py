@@ -4,7 +4,9 @@ A line that is not a JSON object, or a value of another type, is a bad row.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,17 @@ def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = Fa
             yield columns.frame(block)
 
     return Table(path, tuple(names), text.lines, read, typed=True)
+
+
+def alike(tables: Sequence[Table]) -> list[Table]:
+    """Returns the files of one folder with the columns of all: a key that a file lacks is missing in its rows."""
+    names = tuple(dict.fromkeys(name for table in tables for name in table.columns))
+
+    def filled(table: Table, rejects: Rejects) -> Iterator[pl.DataFrame]:
+        for frame in table.read(rejects):
+            yield frame.with_columns(pl.lit(None).alias(name) for name in names if name not in table.columns)
+
+    return [replace(table, columns=names, read=partial(filled, table)) for table in tables]
 
 
 def _blocks(path: Path) -> Iterator[list[tuple[int, bytes]]]:

@@ -21,7 +21,7 @@ from pipelines.ingest.formats.column_names import may_hold_ids
 from pipelines.ingest.formats.copies import Copies, bare_name, copied
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.json_lists import json_lists_table
-from pipelines.ingest.formats.jsonl import jsonl_table
+from pipelines.ingest.formats.jsonl import alike, jsonl_table
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.formats.partitions import TRUTH, in_reach, with_keys
 from pipelines.ingest.formats.recbole import recbole_table
@@ -101,6 +101,8 @@ def open_source(
     user_file = copies.local(users) if users else _beside(events, files, kind, "users")
     opened = partial(_open, config=config, copies=copies, skip=skip)
     tables = [opened(path, kind) for _, path in chosen]
+    if kind == "jsonl":
+        tables = alike(tables)
     if events.is_dir():
         tables = with_keys(tables, [keys_of(_inside(events, path)) for _, path in chosen])
     truth = Path(os.fspath(events)) / TRUTH

@@ -110,7 +110,7 @@ class Day:
             Step("train", (folder / "run" / train.SUMMARY).is_file, self._train),
             Step("export", lambda: published() or (self.candidate / MANIFEST).is_file(), self._export),
             Step("index", lambda: published() or read_manifest(self.candidate).index is not None, self._index),
-            Step("report", (folder / "report" / REPORT).is_file, self._report),
+            Step("report", self._reported, self._report),
             Step("gate", lambda: published() or self._blessed(), self._gate),
             Step("publish", published, self._publish),
             *upload,
@@ -159,7 +159,15 @@ class Day:
         return build_index.run(self.candidate)
 
     def _report(self) -> object:
-        return report.run(self.candidate, self.folder / "dataset", self.folder / "report")
+        return report.run(self.candidate, self.folder / "dataset", self.folder / "report", overwrite=True)
+
+    def _reported(self) -> bool:
+        """Whether there is a report, of the candidate as it is: `towers forget` may have changed it."""
+        file = self.folder / "report" / REPORT
+        if not file.is_file() or self.bundle.is_dir():
+            return file.is_file()
+        digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
+        return bool(digest == bundle_digest(self.candidate))
 
     def _gate(self) -> object:
         active = self.loop.active

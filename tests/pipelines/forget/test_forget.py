@@ -1,7 +1,10 @@
 """A forgotten user is in no file of a bundle, its towers or a state, and everyone else is answered as before."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +21,7 @@ from serving.catalogue.journal import Impression, UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.errors import BundleError
+from serving.files.staging import sibling
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -30,6 +34,16 @@ GOLDEN = ROOT / "tests" / "golden"
 def holding(folder: Path, user: str) -> list[str]:
     """The files in which an id stands, in any place."""
     return [str(path) for path in folder.rglob("*") if path.is_file() and user.encode() in path.read_bytes()]
+
+
+def left_over(out: Path) -> Path:
+    """What a process that was killed while it removed the old content leaves: that of before, with the user."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    old = sibling(out, "old")
+    old = old.with_name(old.name.replace(f".{os.getpid()}.", f".{process.pid}."))
+    shutil.copytree(out, old)
+    return old
 
 
 @pytest.mark.slow
@@ -156,7 +170,9 @@ def test_a_link_leads_to_the_bundle_that_forgets(tmp_path: Path) -> None:
     (tmp_path / "current").symlink_to(tmp_path / "store" / "one")
     (tmp_path / "root").mkdir()
     (tmp_path / "root" / "two").symlink_to(tmp_path / "store" / "one")
+    old = left_over(tmp_path / "store" / "one")
     found = forget.run("u5", bundles=[tmp_path / "current", tmp_path / "root"])
+    assert not old.exists()
     assert list(found) == [tmp_path / "store" / "one"]
     assert (tmp_path / "current").is_symlink() and (tmp_path / "root" / "two").is_symlink()
     assert "u5" not in Bundle.open(tmp_path / "store" / "one").query_rows

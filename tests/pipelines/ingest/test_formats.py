@@ -326,3 +326,14 @@ def test_a_key_that_first_comes_late_in_json_lines_is_a_column(tmp_path: Path) -
     (tmp_path / "log.jsonl").write_text("".join(lines) + late.replace('"device": "tv"', '"weight": 0'))
     with pytest.raises(DataError, match=r"log.jsonl, row 1, column 'weight': no weight"):
         opened(tmp_path, tmp_path / "log.jsonl")
+
+
+def test_a_key_that_one_file_of_json_lines_lacks_is_missing_there(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "a.jsonl").write_text('{"user": "u1", "item": "i", "km": 1.5}\n{"user": "u2", "item": "i"}\n')
+    (tmp_path / "log" / "b.jsonl").write_text('{"item": "i", "user": "u3", "place": "x"}\n')
+    data = opened(tmp_path, tmp_path / "log")
+    context = data.context("train")
+    assert data.manifest.event_columns == {"km": "number", "place": "string"} and context is not None
+    rows = context.select("km", "place").collect().rows()
+    assert sorted(rows, key=str) == [(1.5, None), (None, "x"), (None, None)]

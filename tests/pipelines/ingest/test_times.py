@@ -192,6 +192,17 @@ def test_a_date_without_end_is_a_bad_row(tmp_path: Path, dates: pl.Series, place
     assert manifest.rejected == (2 if place == "items" else 1) and manifest.events["train"] == 1
 
 
+@pytest.mark.parametrize("dates", ENDLESS, ids=lambda dates: f"{dates.dtype} {dates.to_physical()[1]}")
+def test_a_date_without_end_in_a_list_is_a_bad_row(tmp_path: Path, dates: pl.Series) -> None:
+    pl.DataFrame({"user": ["u", "u"], "item": ["a", "b"]}).write_parquet(tmp_path / "e.parquet")
+    lists = dates.reshape((2, 1)).arr.to_list()
+    pl.DataFrame({"item": ["a", "b"], "shown": lists}).write_parquet(tmp_path / "items.parquet")
+    words = (ALL_TRAIN, tmp_path / "e.parquet", tmp_path / "out")
+    with pytest.raises(DataError, match=r"row 2, column 'shown': a date outside the years 1 to 9999, got "):
+        prepare.run(*words, items=tmp_path / "items.parquet")
+    assert prepare.run(*words, items=tmp_path / "items.parquet", on_bad_rows="skip").rejected == 2
+
+
 @pytest.mark.parametrize("last", ["0001-01-01", "9999-12-31"])
 def test_the_ends_of_the_calendar_are_times(tmp_path: Path, last: str) -> None:
     day = datetime.fromisoformat(last).replace(tzinfo=UTC)

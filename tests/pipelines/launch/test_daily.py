@@ -14,6 +14,8 @@ import pytest
 from pipelines.bundles.blessing import valid_blessing
 from pipelines.cli import app
 from pipelines.errors import DataError
+from pipelines.evaluation.report_json import REPORT
+from pipelines.forget.bundle import forget_in_bundle
 from pipelines.launch.daily import daily
 from pipelines.launch.daily.day import ACTIVATED, PLAN, SUMMARY, Day, all_days
 from pipelines.launch.daily.settings import Loop
@@ -28,6 +30,7 @@ from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from serving.service.store import Store, StoreError
 from tests.support.worlds.interrupted import Point, stopped
+from tests.support.worlds.serving import write_world
 from towers.config.recipe import load_config
 from towers.errors import ConfigError
 
@@ -382,6 +385,19 @@ def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
         blessing = SimpleNamespace(baseline=baseline)
         monkeypatch.setattr("pipelines.launch.daily.day.valid_blessing", lambda _, found=blessing: found)
         assert gated.done() == (baseline == "of active")
+
+
+def test_a_report_of_a_candidate_that_forgot_a_user_since_is_made_again(loop: Loop) -> None:
+    day = Day.open(loop)
+    (reported,) = (step for step in day.steps() if step.name == "report")
+    assert not reported.done()
+    write_world(day.candidate)
+    (day.folder / "report").mkdir()
+    content = {"bundle": {"digest": bundle_digest(day.candidate)}}
+    (day.folder / "report" / REPORT).write_text(json.dumps(content))
+    assert reported.done()
+    forget_in_bundle(day.candidate, "u5", dry_run=False)
+    assert not reported.done()
 
 
 def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:

@@ -128,6 +128,15 @@ def test_a_process_with_the_number_of_a_killed_one_takes_nothing_for_its_own(
     assert names(tmp_path) == ["out"] and not left.exists()
 
 
+def test_what_this_process_writes_is_its_own_whatever_the_path_is_called(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    with staged(tmp_path / "link" / "out") as path:
+        path.write_text("half")
+        staging.remove_left_overs(tmp_path / "real")
+        assert path.read_text() == "half"
+
+
 def test_a_process_with_the_number_of_a_killed_one_puts_back_what_that_had_moved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -105,6 +105,16 @@ def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype:
     assert requests(file, range(1), specs)[0]["history_times"] == [day.timestamp()]
 
 
+def test_a_moment_without_end_is_refused(tmp_path: Path, copies: Copies) -> None:
+    endless = pl.Series([2**62]).cast(pl.Datetime("ms"))
+    frame = pl.DataFrame({"user_id": ["a"], "history": [["x"]], "history_times": [endless]})
+    frame.write_parquet(tmp_path / "users.parquet")
+    specs = [*SPECS, FeatureSpec(name="history_times", kind="history_times", dtype="int64", length=4)]
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
+    with pytest.raises(DataError, match=r"row 1, column 'history_times': a date outside the years"):
+        requests(file, range(1), specs)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
