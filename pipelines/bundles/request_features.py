@@ -6,11 +6,14 @@ A profile is what the query tower learnt of a user from columns, as a request wo
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import raw_values
 from pipelines.dataset.resolve_features import column_of
 from pipelines.dataset.vocabulary import ROWS
 from serving.bundle.manifest import FeatureSpec as RequestFeature
+from serving.bundle.request_features import GREATEST_FLOAT32
 from towers.data.events import Int32s
 from towers.data.feature_tables import FeatureTables
 from towers.features.encoder import CLOCK_VALUES, FeatureSpec
@@ -83,4 +86,6 @@ def _present(value: Any) -> Any:
     """The raw value; None for "" and NaN, which mean a missing one, and lists without them."""
     if isinstance(value, list):
         return [each for each in value if _present(each) is not None] or None
+    if isinstance(value, np.float32) and abs(value) == GREATEST_FLOAT32:
+        return float(value)  # in the few digits of a float32 it would be beyond them all
     return None if value == "" or value != value else value

@@ -24,7 +24,8 @@ from towers.features.encoder import WORD_BREAKS, FeatureSpec
 
 ROWS = 100_000  # of a column that are read or looked up at once
 VECTORS = 10_000  # whose moments are computed at once, in float64
-RESOLUTION = float(np.finfo(np.float32).eps)
+# Relative deviations that are rounding alone: of vectors, stored as float32, and of equal numbers in float64.
+RESOLUTION, ROUNDING = float(np.finfo(np.float32).eps), 1e-14
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,7 +191,7 @@ def with_moments(spec: FeatureSpec, blocks: Iterable[NDArray[np.float64]]) -> Fe
 
     Source: Chan, Golub & LeVeque, COMPSTAT 1982.
     """
-    count, size, least = 0, 0, 0.0
+    count, size, least = 0, 0, ROUNDING
     mean = squares = np.zeros(())
     for values in blocks:
         if values.ndim == 2:

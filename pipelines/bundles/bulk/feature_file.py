@@ -13,10 +13,11 @@ import polars as pl
 
 from pipelines.console import say
 from pipelines.dataset.list_text import SEPARATORS, split_text
+from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
 from pipelines.ingest.columns.attributes import typed_columns
 from pipelines.ingest.columns.dates import in_calendar, seconds_of
-from pipelines.ingest.columns.numbers import numbers
+from pipelines.ingest.columns.numbers import numbers, text_kind
 from pipelines.ingest.columns.vectors import NOT_NUMBERS
 from pipelines.ingest.formats.copies import Copies
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -27,6 +28,8 @@ from serving.errors import RequestError
 from serving.search.index import Floats
 
 Request = dict[str, Any]
+
+CATEGORIES = ("categorical", "hashed")
 
 
 class FeatureFile:
@@ -57,6 +60,7 @@ class FeatureFile:
         known = {column, *(spec.name for spec in specs)}
         if unread := [name for name in self.table.columns if name not in known]:
             say(f"{path}: not read, since the tower has no such input: {', '.join(unread)}")
+        self._numbers = self._number_columns()
         self._batches, self._held, self._first = self.table.read(self.rejects), pl.DataFrame(), 0
 
     @cached_property
@@ -92,6 +96,16 @@ class FeatureFile:
                 except RequestError as error:
                     self.rejects.add(self.path, "", str(error), pl.Series([row]))
             raise
+
+    def _number_columns(self) -> set[str]:
+        """Text columns of categories that are numbers to `towers prepare`, so that training knows 2.0 as 2."""
+        read = [spec.name for spec in self._read if spec.kind in CATEGORIES and spec.length is None]
+        kinds: dict[str, set[str]] = {name: set() for name in read}
+        for batch in self.table.read(self.rejects) if read and not self.table.typed else ():
+            for name in read:
+                if batch[name].null_count() < batch.height:
+                    kinds[name].add(text_kind(batch[name]))
+        return {name for name, found in kinds.items() if found == {"number"}}
 
     def _take(self, rows: range) -> pl.DataFrame:
         parts = []
@@ -131,6 +145,8 @@ class FeatureFile:
         dtype = frame.schema[name]
         if spec.length is not None:
             return frame.with_columns(split_text(value, SEPARATORS[0])) if dtype == pl.String else frame
+        if name in self._numbers:
+            return frame.with_columns(as_strings(frame[name].str.strip_chars().cast(pl.Float64).fill_nan(None)))
         if spec.dtype == "string":
             return frame.with_columns(value.cast(pl.String)) if dtype.is_integer() else frame
         if spec.dtype == "float32":

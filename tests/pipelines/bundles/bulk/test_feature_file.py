@@ -10,10 +10,14 @@ import polars as pl
 import pytest
 
 from pipelines.bundles.bulk.feature_file import FeatureFile, Request
+from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
+from pipelines.ingest import prepare
 from pipelines.ingest.formats.copies import Copies, local_copies
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.request_features import check_features
+from towers.config.sections import DataConfig
 
 SPECS = [
     FeatureSpec(name="user_id", kind="id", dtype="string"),
@@ -103,6 +107,29 @@ def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype:
     specs = [*SPECS, FeatureSpec(name="history_times", kind="history_times", dtype="int64", length=4)]
     file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
     assert requests(file, range(1), specs)[0]["history_times"] == [day.timestamp()]
+
+
+@pytest.mark.parametrize(
+    ("texts", "found"),
+    [
+        (["0.0", "1.0", "", "2.50"], ["0", "1", None, "2.5"]),
+        (["0", "1", "", "25"], ["0", "1", None, "25"]),
+        (["0.0", "1.0", "", "XL"], ["0.0", "1.0", None, "XL"]),
+        (["007", "1.0", "", "2.0"], ["007", "1.0", None, "2.0"]),
+    ],
+)
+def test_categories_are_written_as_prepare_reads_their_column(
+    tmp_path: Path, copies: Copies, texts: list[str], found: list[str | None]
+) -> None:
+    """The data set of the same file is where the expected values come from, too."""
+    lines = [f"u{row},{text}\n" for row, text in enumerate(texts)]
+    (tmp_path / "users.csv").write_text("user_id,country\n" + "".join(lines))
+    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    assert [request["country"] for request in requests(file, range(4))] == found
+    (tmp_path / "events.csv").write_text("user_id,item_id\n" + "".join(f"u{row},i\n" for row in range(4)))
+    config = DataConfig(valid_share=0, test_share=0)
+    prepare.run(config, tmp_path / "events.csv", tmp_path / "data", users=tmp_path / "users.csv")
+    assert as_strings(Dataset.open(tmp_path / "data").users.sort("user_id")["country"]).to_list() == found
 
 
 def test_a_moment_without_end_is_refused(tmp_path: Path, copies: Copies) -> None:
