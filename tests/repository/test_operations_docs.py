@@ -16,7 +16,7 @@ PAGE = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(towers_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 SELECTOR = re.compile(r"\b(towers_\w+|up)(?:\{([^}]*)\})?")
 # What Prometheus offers and these rules use.
-WORDS = {"sum", "by", "rate", "increase", "max", "count", "histogram_quantile", "and", "le", "up"}
+WORDS = {"clamp_min", "delta", "sum", "by", "rate", "increase", "max", "count", "histogram_quantile", "and", "le", "up"}
 FALLBACKS = set(get_args(get_type_hints(metrics.fell_back)["reason"]))
 BALANCED = {")": "(", "]": "[", "}": "{"}
 
@@ -86,11 +86,14 @@ def test_an_expression_names_only_what_exists(expression: str) -> None:
         assert ",".join("".join((label, how, f'"{value}"')) for label, how, value in matched) == matchers
         assert {label for label, _, _ in matched} <= set(labels)
         counts = kind in ("counter", "histogram")
-        assert (re.search(rf"(rate|increase)\({name}(\{{[^}}]*\}})?\[\d+[mh]\]\)", expression) is not None) is counts
+        grows = rf"(rate|increase)\({name}(\{{[^}}]*\}})?\[\d+[mh]\]\)"
+        # Or beside a gauge that falls with it when the service starts anew.
+        beside = rf"delta\(\({name} - towers_\w+\)\[\d+[mh]:\]\)"
+        assert (re.search(f"{grows}|{beside}", expression) is not None) is counts
     for grouped in re.findall(r"by \((\w+)\)", expression):
         allowed = {label for _, labels in known.values() for label in labels} | {"le"}
         assert grouped in allowed
-    plain = re.sub(r'\{[^}]*\}|\[\d+[mh]\]|"[^"]*"', "", expression)
+    plain = re.sub(r'\{[^}]*\}|\[\d+[mh]:?\]|"[^"]*"', "", expression)
     words = {word for word in re.findall(r"[a-z_]+", plain) if not word.startswith("towers_")}
     assert words <= WORDS | {label for _, labels in known.values() for label in labels}
     opened: list[str] = []
