@@ -26,6 +26,7 @@ class Histories:
         times: the names of the inputs for their times.
         names: the names of all of these.
         of_all_types: whether one of them takes all events, as the history beside a request's features does.
+        folded: whether the bundle has items that were added to it after training.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -35,6 +36,7 @@ class Histories:
         self.of_all_types = any(not spec.events for spec in self.specs)
         data = bundle.manifest.lineage.get("config", {}).get("data", {})
         self._stays = {"first": 1, "last": -1}.get(data.get("duplicates"))  # a repeated item counts as in training
+        self.folded = "folded" in bundle.manifest.lineage
         self._numbers = {name: number for number, name in enumerate(bundle.manifest.event_types)}
 
     def read(self, taken: Sequence[Taken]) -> list[str]:
@@ -83,7 +85,7 @@ class Histories:
         """
         for name in self.times:
             pairs = zip(features.get(history_of(name)) or (), features.pop(name, None) or (), strict=False)
-            if times := [time for item_id, time in pairs if item_id in self.bundle.item_rows]:
+            if times := [time for item_id, time in pairs if self._knows(item_id)]:
                 features[name] = times
         for spec in self.specs:
             features[spec.name] = known[spec.name] or self._stored(spec, user_row, live)
@@ -108,7 +110,12 @@ class Histories:
 
     def trained(self, item_ids: Sequence[str] | None) -> list[str]:
         """The items that the tower knows; those added after training mean nothing to it."""
-        return [item_id for item_id in item_ids or () if item_id in self.bundle.item_rows]
+        return [item_id for item_id in item_ids or () if self._knows(item_id)]
+
+    def _knows(self, item_id: str) -> bool:
+        row = self.bundle.item_rows.find(item_id)
+        # A fold has added rows of items that training did not count.
+        return row >= 0 and not (self.folded and self.bundle.popularity[row] == 0)
 
     def _stored(self, spec: FeatureSpec, user_row: int | None, live: Sequence[Taken]) -> list[str]:
         """The newest items that the service knows of a user, newest last: the stored ones, then later ones."""

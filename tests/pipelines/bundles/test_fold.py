@@ -73,6 +73,21 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(kind: VectorTyp
         assert types is not None and types.tolist() == [type_of(row) for row in left]
 
 
+def test_a_history_has_no_place_for_items_that_came_after_training_folded_or_not(tmp_path: Path) -> None:
+    """The tower takes the last items, and has no row for these: they would push out those that it knows."""
+    write_world(tmp_path / "old", write_towers=save_towers)
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
+    old = opened(tmp_path / "old", live)
+    later = [f"new{row}" for row in range(10)]
+    live.put(old.catalogue, [(item_id, {"group": "g1", "place": 0.9}, {}) for item_id in later])
+    fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
+    folded = opened(tmp_path / "folded", live)
+    query = RecallQuery(history=("i3", "i7", *later), k=70)
+    before, after = old.recall(query), folded.recall(query)
+    assert (before.source, before.ids) == (after.source, after.ids) and before.source == "history"
+    np.testing.assert_array_equal(before.scores, after.scores)
+
+
 def type_of(row: int) -> int:
     return row % 3 - 1
 
