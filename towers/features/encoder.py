@@ -192,7 +192,7 @@ class FeatureEncoder(tf.Module):
         """
         if self.spec.linear:
             return (rows[:, -1] == 0) & tf.reduce_any(self.table[:-1] != 0)
-        known = (rows != MISSING) & tf.reduce_any(gathered(self.table, rows) != 0, axis=-1)
+        known = (rows != MISSING) & tf.reduce_any(self.vectors(rows) != 0, axis=-1)
         return known if rows.shape.rank == 1 else tf.reduce_any(known, axis=1)
 
     def mask(self, rows: Any, seed: tf.Tensor) -> Any:

@@ -192,7 +192,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
                 "metric": None,
                 "dimensions": [],
                 "without_starts": [],
-                "seed": 0,
+                "seed": None,
                 "resume": True,
                 "overwrite": False,
             },
