@@ -62,10 +62,11 @@ def run(
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
     urls = [each for each in bundles if isinstance(each, str)]
-    # A link would be replaced by a copy without the user, and what it leads to would keep the user.
-    local = [each.resolve() for each in bundles if isinstance(each, Path)]
-    datasets = [each.resolve() for each in datasets]
-    folders: list[tuple[Path, str | None]] = [(path.parent, path.name) for path in (*local, *datasets)]
+    local = [_target(each) for each in bundles if isinstance(each, Path)]
+    datasets = [_target(each) for each in datasets]
+    folders: list[tuple[Path, str | None]] = [
+        (path.parent, path.name) for path in map(Path.absolute, (*local, *datasets))
+    ]
     folders += [(root, None) for root in local]
     for folder, name in folders:
         put_back(folder, name)
@@ -134,7 +135,7 @@ def _bundles(path: Path) -> list[Path]:
         found = [path]
     else:
         names = [] if not path.is_dir() else [info.name for info in Versions(path).list()]
-        found = [(path / name).resolve() for name in names]
+        found = [_target(path / name) for name in names]
         for each in found:
             put_back(each.parent, each.name)
         found = [each for each in found if each.exists()]  # `active.json` also names those that were removed since
@@ -142,6 +143,11 @@ def _bundles(path: Path) -> list[Path]:
     if not found:
         raise not_a_bundle(path)
     return found
+
+
+def _target(path: Path) -> Path:
+    """Where a link leads: it would be replaced by a copy without the user, and its target would keep the user."""
+    return path.resolve() if path.is_symlink() else path
 
 
 @contextmanager
