@@ -66,10 +66,10 @@ def run(
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
     if target_k < 1:
         raise DataError(f"--target-k must be at least 1, got {target_k}")
-    if kind == "auto":
-        kind = "exact" if read_manifest(bundle).items < EXACT_BELOW else "scann"
-    refuse_existing(bundle / MANIFEST, overwrite=True)
     items = read_manifest(bundle).items
+    if kind == "auto":
+        kind = "exact" if items < EXACT_BELOW else "scann"
+    refuse_existing(bundle / MANIFEST, overwrite=True)
     if kind == "scann" and 1 < items < FEWEST:
         raise DataError(f"{bundle}: ScaNN needs at least {FEWEST} items, it has {items}; use --kind exact")
     if like is None:

@@ -6,6 +6,7 @@ where every request is checked.
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlencode
 
@@ -174,13 +175,11 @@ class Form:
         return TimeColumn().text(number) or number if spec.kind in GREATEST and number >= LEAST_S else number
 
     def _number(self, name: str, text: str, time: TimeColumn | None = None) -> float:
-        try:
+        with suppress(ValueError, OverflowError):
             # Whole numbers beyond 2^53 keep their digits.
             number = int(text) if text.strip().isdecimal() else float(text)
             if math.isfinite(number):
                 return number
-        except (ValueError, OverflowError):
-            pass
         moment = None if time is None else time.number(text)
         if moment is not None:
             return moment

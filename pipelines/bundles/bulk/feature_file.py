@@ -137,8 +137,11 @@ class FeatureFile:
         """Converts a column to the type of its feature where it can; `check_features` judges the rest."""
         name, value = spec.name, pl.col(spec.name)
         if spec.length is not None and spec.dtype != "string":
-            if getattr(frame.schema[name], "inner", None) in (pl.Datetime, pl.Date):
+            inner = getattr(frame.schema[name], "inner", None)
+            if inner in (pl.Datetime, pl.Date):
                 frame = in_calendar(frame, name, self.path, self.rejects)
+                seconds = value.cast(pl.List(pl.Int64)).list.eval(seconds_of(pl.element(), inner))
+                frame = frame.with_columns(seconds)
             return _lists_of_numbers(frame, name)
         if self.table.typed:
             frame = typed_columns(frame, [name], self.path, self.rejects)
@@ -160,8 +163,6 @@ def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
         return frame
     if dtype == pl.String:
         value = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ").list.filter(pl.element() != "")
-    if isinstance(dtype, pl.List | pl.Array) and dtype.inner in (pl.Datetime, pl.Date):
-        value = value.cast(pl.List(pl.Int64)).list.eval(seconds_of(pl.element(), dtype.inner))
     return frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))
 
 
