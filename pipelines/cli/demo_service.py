@@ -1,5 +1,9 @@
-"""The demo's service: `towers serve` as a separate process, and real HTTP requests to it."""
+"""The demo's service: `towers serve` as a separate process, and real HTTP requests to it.
 
+Neither the machine's settings of a service (`TOWERS_…`) nor its proxy are meant for this one.
+"""
+
+import os
 import socket
 import subprocess
 import sys
@@ -50,10 +54,10 @@ def running(bundle: Path, log: Path) -> Iterator[str]:
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
     words = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(bundle), "--host", "127.0.0.1"]
+    words += ["--port", str(port)]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWERS_")}
     with log.open("wb") as output:
-        service = subprocess.Popen(
-            [*words, "--port", str(port)], stdout=output, stderr=output, stdin=subprocess.DEVNULL
-        )
+        service = subprocess.Popen(words, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
     try:
         _wait_until_ready(service, url, log)
         yield url
@@ -73,7 +77,7 @@ def ask(url: str, questions: Iterable[tuple[str, dict[str, Any]]]) -> list[DemoA
         DataError: a status is not 200; the message holds the request and the answer.
     """
     asked = []
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
         for who, body in questions:
             started = time.perf_counter()
             response = client.post("/recall", json=body)
@@ -88,7 +92,7 @@ def _wait_until_ready(service: "subprocess.Popen[bytes]", url: str, log: Path) -
     deadline = time.monotonic() + START_TIMEOUT_S
     while service.poll() is None and time.monotonic() < deadline:
         try:
-            if httpx.get(f"{url}/readyz", timeout=2).status_code == 200:
+            if httpx.get(f"{url}/readyz", timeout=2, trust_env=False).status_code == 200:
                 return
         except httpx.TransportError:
             pass  # it does not listen yet

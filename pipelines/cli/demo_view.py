@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from itertools import chain, repeat
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from rich.console import Console
@@ -51,12 +52,12 @@ def show(
     for what, where in (
         ("report", (out / "report" / "report.html").absolute().as_uri()),
         ("bundle", out / "bundle"),
-        ("start the service again", f"{towers()} serve --bundle {out / 'bundle'} --window"),
+        ("start the service again", f"{towers()} serve --bundle {quote(str(out / 'bundle'))} --window"),
         ("its page", f"{SERVICE}{PAGE}"),
-        ("ask it", f"{towers()} query --url {SERVICE} --user {user}"),
+        ("ask it", f"{towers()} query --url {SERVICE} --user {quote(user)}"),
     ):
         # Not wrapped, so these lines can be copied.
-        console.print(f"[bold]{what}[/bold]: {where}", soft_wrap=True, highlight=False)
+        console.print(f"[bold]{what}[/bold]: {escape(str(where))}", soft_wrap=True, highlight=False)
     console.print(f"done in {seconds:.0f} s", highlight=False)
     next_step("serve --bundle", out / "bundle", "--window")
 

@@ -10,8 +10,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from urllib.parse import urlencode
 
 from serving.bundle.reader import Bundle
 from serving.bundle.vocabulary import known_values
@@ -23,7 +22,8 @@ from serving.search.condition_limits import OPERATORS
 from serving.service.service import Service
 from serving.window.answer import answered, details
 from serving.window.differences import differences
-from serving.window.form import Form, in_form
+from serving.window.environment import environment
+from serving.window.form import MOST_CHARACTERS, Form, in_form
 from serving.window.items import MOST_FOUND, ShownItem, found_items, found_users, known_history, shown_ids
 from serving.window.wording import Wording
 
@@ -110,6 +110,7 @@ class Page:
             unready=unready,
             versions=_versions(),
             refused=self._service.refused,
+            keyed=self._service.settings.keys is not None,
             **content,
         )
 
@@ -136,7 +137,8 @@ class Page:
             form.errors["bundle" if len(choices) > 1 else ""] = (
                 f"bundle: no such bundle; there are {', '.join(choices)}"
             )
-        picked = self._service.pick(None if form["similar"] else form["user"])
+        similar = form["similar"] and not (form["add"] or form["remove"])  # a change of the history asks for the user
+        picked = self._service.pick(None if similar else form["user"])
         default = next((each for each in choices.values() if each.recaller is picked), next(iter(choices.values())))
         return choices.get(form["bundle"], default)
 
@@ -195,15 +197,17 @@ def _known_values(bundle: Bundle, feature: str) -> list[str]:
 
 def _edited_history(form: Form, recaller: Recaller) -> list[str]:
     """The history of the form, after its changes; without one, that which the service knows of the user."""
-    given = form.lines("history")
-    history = given or (known_history(recaller, form["user"]) if form["user"] else [])
+    known = known_history(recaller, form["user"]) if form["user"] else []
+    history = form.lines("history") or known
     added, removed = form["add"], form["remove"]
     if not added and not removed:
         return history
-    # The newest: an address holds no more.
     history = [each for each in history[-MOST_HISTORY:] if each != removed] + ([added] if added else [])
+    # The newest: an address holds no more, beside the rest of the form.
+    while len(urlencode({"history": "\r\n".join(history)})) > MOST_CHARACTERS // 2:
+        del history[0]
     form.replace(history="\n".join(history), add="", remove="", similar="", find_item="")
-    return history
+    return history or known  # without a history the service takes that of the user
 
 
 def _open(form: Form) -> dict[str, bool]:
@@ -225,17 +229,3 @@ def _versions() -> dict[str, str]:
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
-
-
-@cache
-def environment() -> Environment:
-    """The templates; what they are given is escaped."""
-    made = Environment(
-        loader=PackageLoader("serving.window"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    made.filters["thousands"] = "{:,}".format
-    return made

@@ -12,7 +12,7 @@ import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.protocol.asgi import JSON
-from serving.window.page import environment
+from serving.window.environment import environment
 from serving.window.routes import PRIVATE, SAFE, is_window, static
 
 STYLE = static("window.css").decode()

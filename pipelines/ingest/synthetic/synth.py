@@ -128,7 +128,7 @@ def item_rows(catalogue: Catalogue, first: int, last: int, rng: np.random.Genera
 
 
 def _told_apart(titles: pl.Series) -> pl.Series:
-    """Numbers equal titles as parts of a series, so two items do not look like one recommended twice."""
+    """Numbers equal titles of a block as parts of a series, so two items seldom look like one recommended twice."""
     part = pl.int_range(pl.len()).over("title") + 1
     numbered = pl.format("{}, part {}", "title", part)
     frame = titles.rename("title").to_frame()

@@ -212,6 +212,6 @@ def all_days(loop: Loop) -> list[Day]:
         try:
             plan = json.loads(file.read_text(encoding="utf-8"))
             found.append(Day(loop, file.parent.name, plan["started"], plan["warm_from"]))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise DataError(f"{file}: damaged ({error}); remove {file.parent}") from None
     return sorted(found, key=lambda day: day.started)

@@ -2,16 +2,9 @@
 "use strict";
 const form = document.getElementById("ask");
 
-// A short address: fields that are empty are not sent.
-form.addEventListener("submit", () => {
-  for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
-  document.body.setAttribute("aria-busy", "true");
-});
-
-// Back from the next page, which some browsers show as it was left.
-addEventListener("pageshow", () => {
-  for (const field of form.elements) field.disabled = false;
-  document.body.removeAttribute("aria-busy");
+// A short address: fields that are empty are not sent. The page itself stays as it is: the answer may come in another tab.
+form.addEventListener("formdata", ({ formData }) => {
+  for (const [name, value] of [...formData]) if (!value) formData.delete(name);
 });
 
 // "/" goes to the user, as in many tools, unless something is being typed.

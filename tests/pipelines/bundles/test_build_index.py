@@ -4,6 +4,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from pipelines.bundles import build_index as command
 from pipelines.bundles import tune_index
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import recall_against
+from serving.bundle.manifest import IndexInfo
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.recall.loading import open_index
@@ -23,6 +26,13 @@ from tests.support.worlds.serving import DIMENSION, GROUPS, USERS, item_vectors,
 N = 600
 VECTORS = np.random.default_rng(1).normal(size=(N, 16)).astype(np.float32)
 QUERIES = np.random.default_rng(2).normal(size=(10, 16)).astype(np.float32)
+
+
+def test_an_index_whose_parameters_are_damaged_is_refused() -> None:
+    info = IndexInfo(kind="scann", path="index", parameters={"leaves": "many"})
+    bundle: Any = SimpleNamespace(path=Path("b"), manifest=SimpleNamespace(index=info), index_path=Path("b/index"))
+    with pytest.raises(BundleError, match=r"^b: index\.parameters of the manifest: "):
+        open_index(bundle)
 
 
 @pytest.mark.parametrize(

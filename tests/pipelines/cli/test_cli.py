@@ -346,6 +346,15 @@ def test_workers_with_several_devices_are_refused(
     assert f"a worker uses one device; leave out --devices or {other}" in capsys.readouterr().err
 
 
+def test_workers_of_a_cluster_are_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recipe: Path
+) -> None:
+    monkeypatch.setenv("TF_CONFIG", '{"cluster": {}}')
+    words = ["--dataset", "d", "--config", str(recipe), "--out", "o", "--workers", "2"]
+    assert towers(monkeypatch, "train", *words) == 2
+    assert "TF_CONFIG names the workers already" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -16,6 +16,7 @@ from pipelines.cli import demo_service, demo_view
 from pipelines.errors import DataError
 from pipelines.ingest.synthetic import synth
 from tests.support.terminal import CONTROL
+from tests.support.worlds.serving import save_towers, write_world
 
 
 @pytest.mark.long
@@ -126,6 +127,19 @@ def test_a_service_that_does_not_start_is_named_with_its_last_line(tmp_path: Pat
     ):
         pytest.fail("a service without a bundle became ready")
     assert log.read_text().startswith("error: ")
+
+
+def test_the_service_has_neither_the_settings_nor_the_proxy_of_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    monkeypatch.setenv("TOWERS_MAX_K", "2")
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")  # where nothing listens
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.delenv("no_proxy", raising=False)
+    with demo_service.running(tmp_path / "bundle", tmp_path / "service.log") as url:
+        (asked,) = demo_service.ask(url, [("u1", {"user_id": "u1", "k": 20})])
+    assert len(asked.answer["items"]) == 20
 
 
 @pytest.fixture

@@ -271,6 +271,15 @@ def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
     assert Day.open(Loop.read(tmp_path / "daily.toml")).name == day.name
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", '{"started": "2026-11-01T03:30"}'])
+def test_a_damaged_plan_is_named(loop: Loop, tmp_path: Path, text: str) -> None:
+    plan(tmp_path, "2026-11-01-a", "2026-11-01T03:30")
+    file = tmp_path / "days" / "2026-11-01-a" / PLAN
+    file.write_text(text)
+    with pytest.raises(DataError, match=rf"{re.escape(str(file))}: damaged"):
+        all_days(loop)
+
+
 @pytest.mark.parametrize(
     ("answers", "settings", "expected"),
     [

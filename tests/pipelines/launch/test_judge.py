@@ -13,7 +13,7 @@ from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.report_json import PER_USER
-from pipelines.launch import compare
+from pipelines.launch import compare, judge
 from pipelines.launch.judge import Report, Reports, difference
 from pipelines.launch.rules import FigureRule, FindingsRule, SliceRule
 from serving.bundle.digest import bundle_digest
@@ -92,6 +92,19 @@ def test_a_report_of_an_earlier_release_has_values_of_lists_only(reports: Report
     assert Reports(old, old).judge_metric(relative).figure == 0
     with pytest.raises(DataError, match="of an earlier release, coverage@5 has no interval; run `towers report`"):
         Reports(old, None).judge_metric(rule.model_copy(update={"bound": "low"}))
+
+
+def test_a_ratio_to_nothing_does_not_pass(reports: Reports, monkeypatch: pytest.MonkeyPatch) -> None:
+    def covered(share: float) -> Report:
+        one = made({})
+        return Report(one.path, {**one.content, "coverage": {"index": {"coverage@5": share}}})
+
+    rule = FigureRule(metric="coverage@5", relative="ratio", bound="value", at_least=0.9)
+    with pytest.raises(DataError, match=r"coverage@5 of index is or may be 0: no ratio to it"):
+        Reports(covered(0.25), covered(0.0)).judge_metric(rule)
+    monkeypatch.setattr(judge, "paired_values", lambda *_: np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]]))
+    with pytest.raises(DataError, match=r"recall@5 of index is or may be 0: no ratio to it"):
+        reports.judge_metric(rule.model_copy(update={"metric": "recall@5"}))
 
 
 def test_bounds_of_a_difference_are_those_of_resampled_users(reports: Reports) -> None:

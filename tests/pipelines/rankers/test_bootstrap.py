@@ -40,6 +40,20 @@ def test_ratio_of_means() -> None:
     both = bootstrap.bootstrap(values, ["a", "b"])
     assert both.ratio("a", "b") == pytest.approx({"value": 0.25, "low": 0.25, "high": 0.25})
     assert bootstrap.bootstrap(np.array([[1.0, 0.0]]), ["a", "b"]).ratio("a", "b") is None
+    # A resample of the last two users alone has nothing to divide by.
+    sparse = np.array([[1.0, 1.0], [1.0, 0.0], [0.0, 0.0]])
+    assert bootstrap.bootstrap(sparse, ["a", "b"]).ratio("a", "b") is None
+
+
+def test_the_interval_of_a_ratio_is_that_of_the_ratios_of_the_resamples() -> None:
+    values = np.random.default_rng(0).random((500, 2))
+    draws = np.random.default_rng(3)
+    means = np.stack([values[draws.integers(500, size=500)].mean(axis=0) for _ in range(200)])
+    low, high = np.percentile(means[:, 0] / means[:, 1], [2.5, 97.5])
+    value = values[:, 0].mean() / values[:, 1].mean()
+    found = bootstrap.bootstrap(values, ["a", "b"], resamples=200, seed=3).ratio("a", "b")
+    assert found == pytest.approx({"value": value, "low": low, "high": high})
+    assert low < value < high
 
 
 def test_same_seed_same_interval_other_seed_another() -> None:

@@ -68,6 +68,7 @@ class IndexContract:
         huge_rows, huge_scores = self.index.search(QUERIES[:3] * np.float32(2.0**120), 10)
         np.testing.assert_array_equal(huge_rows, wanted)
         assert np.isfinite(huge_scores).all()
+        np.testing.assert_array_equal(self.index.search(QUERIES[:3] * np.float32(2.0**-120), 10)[0], wanted)
         _, overflowing = self.index.search(np.full((1, D), 3e38, np.float32), 10)
         assert overflowing.tolist() == [[float(np.finfo(np.float32).max)] * 10]
         rows, scores = self.index.search(np.zeros((1, D), np.float32), 10)
@@ -136,6 +137,12 @@ class TestScannWithTree(ScannContract):
             assert len(set(line[kept].tolist())) == kept.sum()
             assert not kept[int(kept.sum()) :].any()
             assert np.isneginf(score[~kept]).all()
+
+
+def test_an_approximate_index_does_not_see_how_long_a_query_is() -> None:
+    index = ScannIndex.build(VECTORS, ScannParameters(leaves=8, leaves_searched=2, rescored=50))
+    for some in (QUERIES[:3], QUERIES[:1]):  # one query goes another way than a batch
+        np.testing.assert_array_equal(index.search(some * np.float32(2.0**-120), 10)[0], index.search(some, 10)[0])
 
 
 class TestScannOfInt8(ScannContract):

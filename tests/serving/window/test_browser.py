@@ -102,6 +102,15 @@ def test_a_question_is_asked_changed_and_followed(visit: Any, javascript: bool) 
     assert page.get_by_label("User id").is_enabled()
 
 
+def test_a_page_whose_question_is_asked_in_another_tab_stays_as_it_was(visit: Any) -> None:
+    page = visit({"user": "u1"})
+    with page.context.expect_page() as opened:
+        page.get_by_role("button", name="Ask").first.click(modifiers=["ControlOrMeta"])
+    opened.value.get_by_label("User id").wait_for()
+    assert page.get_by_label("History: item ids").is_enabled()
+    assert page.locator("[aria-busy]").count() == 0
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_refusal_has_the_style_of_the_page(browser: Browser, address: str, scheme: Any) -> None:
     page, said = browser.new_page(viewport=PHONE, color_scheme=scheme), list[str]()

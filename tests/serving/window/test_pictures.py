@@ -58,8 +58,9 @@ def look_of_the_page(directory: Path) -> str:
     write_world(directory / "a", write_towers=no_towers, item_attributes=attributes())
     first, second = opened(directory / "a"), opened(write_second(directory / "a", directory / "b"))
     active = SimpleNamespace(answering={"active": SimpleNamespace(opened=first)})
-    service = SimpleNamespace(active_bundles=active, pick=lambda user: first, refused={})
-    asks = partial(query_of, settings=Settings(bundle=first.bundle.path))
+    settings = Settings(bundle=first.bundle.path)
+    service = SimpleNamespace(active_bundles=active, pick=lambda user: first, refused={}, settings=settings)
+    asks = partial(query_of, settings=settings)
     digest = hashlib.sha256(static("window.css"))
     page = Page(service, asks, Beside(second, lambda user: ["i9", "i13"]))  # type: ignore[arg-type]
     for fields in QUESTIONS:

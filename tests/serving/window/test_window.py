@@ -24,6 +24,7 @@ from serving.bundle.versions import Versions
 from serving.http.app import create_app
 from serving.recall.query import RecallQuery
 from serving.settings import Settings
+from serving.window.environment import environment
 from serving.window.form import Form
 from serving.window.page import Beside, Page, distinct_names
 from tests.serving.window.conftest import COUNTRIES, CREATED_S, HOSTILE, HOSTILE_ID, IMAGE, write_second
@@ -210,6 +211,26 @@ def test_a_change_of_a_known_users_history_begins_with_what_they_took(client: Te
     assert recalled(changed) == ids(client, user_id="u1", history=["i1"], k=20)
 
 
+def test_without_the_last_item_of_a_history_the_page_shows_what_it_answers_from(client: TestClient) -> None:
+    html = page(client, user="u1", history="i2", remove="i2")
+    assert re.search(r'<textarea id="history"[^>]*>\n?</textarea>', html)
+    assert recalled(html) == ids(client, user_id="u1", k=20)
+    assert "What user u1 took" in html
+
+
+def test_a_change_of_a_long_history_leaves_an_address_that_is_answered(client: TestClient) -> None:
+    known = "\n".join(f"{'語' * 18}-{number}" for number in range(80))
+    html = page(client, history=known, add="i3")
+    (left,) = re.findall(r'<textarea id="history"[^>]*>\n(.*?)</textarea>', html, re.DOTALL)
+    assert left.split("\n")[-2:] == [f"{'語' * 18}-79", "i3"] and len(left.split("\n")) < 80
+    assert "i5" in page(client, history=left.replace("\n", "\r\n"), add="i5")
+
+
+def test_large_scores_are_whole_numbers() -> None:
+    template = environment().from_string("{{ a | score }} {{ b | score }} {{ c | score }}")
+    assert template.render(a=12_345.0, b=0.123456, c=-999.96) == "12,345 0.1235 -1,000"
+
+
 def test_what_a_user_took_in_the_test_is_marked(client: TestClient) -> None:
     html = page(client, user="u1", k="5")  # of group 1: i9, i13, …
     assert "1 of the 3 items that this user took in the test" in html
@@ -339,6 +360,10 @@ def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Pat
         assert ">as the service picks</option>" in html
         picked = page(client, user="u1", k="5", alone="yes")
         assert recalled(picked) == ids(client, user_id="u1", k=5)
+        # A change of the history asks for the user again, so for the bundle of this one.
+        service = client.app.state.service  # type: ignore[attr-defined]
+        inside = next(user for user in map("u{}".format, range(20)) if service.pick(user) is not service.pick(None))
+        assert "<h3>canary: renewed</h3>" in page(client, user=inside, similar="i3", add="i7", alone="yes")
         lacking = page(client, user="u3", k="5", item="i59", bundle="canary", alone="yes")
         assert "the catalogue has no such item" in lacking
         # Beside one another without a service that picks: the first is the default.
@@ -491,12 +516,16 @@ def entry(name: str, role: str, key: str) -> str:
     return f'[[key]]\nname = "{name}"\nrole = "{role}"\nsha256 = "{hashlib.sha256(key.encode()).hexdigest()}"\n'
 
 
-@pytest.fixture(scope="module")
-def locked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
-    keys = tmp_path_factory.mktemp("keys") / "keys.toml"
+def with_keys(bundle: Path, folder: Path) -> TestClient:
+    keys = folder / "keys.toml"
     keys.write_text(entry("shop", "read", "read-key") + entry("loader", "admin", "admin-key"))
     keys.chmod(0o600)
-    return TestClient(create_app(Settings(bundle=bundle, window=True, keys=keys)))
+    return TestClient(create_app(Settings(bundle=bundle, window=True, keys=keys, index_sample_s=0)))
+
+
+@pytest.fixture(scope="module")
+def locked(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> TestClient:
+    return with_keys(bundle, tmp_path_factory.mktemp("keys"))
 
 
 # Why a key does not open the page.
@@ -542,6 +571,13 @@ def test_a_password_opens_nothing_else(locked: TestClient, method: str, path: st
     answer = locked.request(method, path, headers={"authorization": basic("me", "admin-key")})
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"].startswith("Bearer")
+
+
+def test_it_links_only_where_its_password_opens(bundle: Path, tmp_path: Path, client: TestClient) -> None:
+    with with_keys(bundle, tmp_path) as opened:
+        html = opened.get("/window", headers={"authorization": basic("me", "admin-key")}).text
+    assert 'href="readyz"' in html and 'href="metrics"' not in html and 'href="docs"' not in html
+    assert 'href="metrics"' in page(client) and 'href="docs"' in page(client)
 
 
 def test_the_start_page_has_no_way_back_to_itself(client: TestClient) -> None:
