@@ -167,3 +167,14 @@ def test_names_in_upper_case_mean_the_same(tmp_path: Path) -> None:
     assert manifest.split.kind == "given"
     assert manifest.events["test"] == 1
     assert manifest.items == 3
+
+
+@pytest.mark.parametrize("what", ["items", "users"])
+def test_two_files_of_one_kind_beside_the_events_are_refused(tmp_path: Path, what: str) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "events.csv").write_text("user_id,item_id\nu1,a\nu2,b\n")
+    (source / f"{what}.csv").write_text(f"{what[:-1]}_id,x\na,1\n")
+    (source / f"{what}.jsonl").write_text(f'{{"{what[:-1]}_id": "a", "x": 2}}\n')
+    with pytest.raises(DataError, match=rf"several files of {what}: {what}\.csv, {what}\.jsonl"):
+        opened(tmp_path, source)
