@@ -20,6 +20,7 @@ from typing import Any
 import httpx
 import pytest
 
+from serving.window.form import MOST_CHARACTERS
 from tests.support.exposition import Exposed
 from tests.support.paths import ROOT
 from tests.support.processes.postgres_cluster import PostgresCluster
@@ -254,6 +255,10 @@ def test_malformed_http_never_reaches_a_replica(proxy: Proxy, service: RunningSe
     before = Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall")
     assert error(proxy.said(MALFORMED[name])) == (400, "invalid_http")
     assert Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall") == before
+
+
+def test_an_address_as_long_as_the_window_takes_reaches_the_service(proxy: Proxy) -> None:
+    assert proxy.client.get(f"/nowhere?history={'a' * MOST_CHARACTERS}").json()["error"]["code"] == "not_found"
 
 
 def test_a_long_head_is_refused(proxy: Proxy) -> None:
