@@ -80,11 +80,14 @@ class Page:
             unready: why the service is not ready, or "".
         """
         choices = self._choices()
+        if form["add"] or form["remove"]:
+            form.replace(similar="", find_item="")  # a change of the history asks for the user again
         chosen = self._chosen(form, choices)
         recaller = chosen.recaller
         items, columns = recaller.catalogue.snapshot(), recaller.catalogue.kinds
         features = in_form(recaller.bundle.manifest.query_features)
-        history = _edited_history(form, recaller)
+        _edit_history(form, recaller)
+        history = _history(form, recaller)
         column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
         content = self._answers(form, choices, chosen)
         template = environment().get_template("window.html.j2")
@@ -137,8 +140,7 @@ class Page:
             form.errors["bundle" if len(choices) > 1 else ""] = (
                 f"bundle: no such bundle; there are {', '.join(choices)}"
             )
-        similar = form["similar"] and not (form["add"] or form["remove"])  # a change of the history asks for the user
-        picked = self._service.pick(None if similar else form["user"])
+        picked = self._service.pick(None if form["similar"] else form["user"])
         default = next((each for each in choices.values() if each.recaller is picked), next(iter(choices.values())))
         return choices.get(form["bundle"], default)
 
@@ -195,19 +197,22 @@ def _known_values(bundle: Bundle, feature: str) -> list[str]:
     return [value for value in known_values(bundle, feature, MOST_VALUES) if len(value) <= LONGEST_VALUE]
 
 
-def _edited_history(form: Form, recaller: Recaller) -> list[str]:
-    """The history of the form, after its changes; without one, that which the service knows of the user."""
-    known = known_history(recaller, form["user"]) if form["user"] else []
-    history = form.lines("history") or known
+def _history(form: Form, recaller: Recaller) -> list[str]:
+    """The history of the form; without one the service takes what it knows of the user."""
+    return form.lines("history") or (known_history(recaller, form["user"]) if form["user"] else [])
+
+
+def _edit_history(form: Form, recaller: Recaller) -> None:
+    """Writes into the form what adding and removing make of the history."""
     added, removed = form["add"], form["remove"]
     if not added and not removed:
-        return history
-    history = [each for each in history[-MOST_HISTORY:] if each != removed] + ([added] if added else [])
+        return
+    before = _history(form, recaller)[-MOST_HISTORY:]
+    history = [each for each in before if each != removed] + ([added] if added else [])
     # The newest: an address holds no more, beside the rest of the form.
     while len(urlencode({"history": "\r\n".join(history)})) > MOST_CHARACTERS // 2:
         del history[0]
-    form.replace(history="\n".join(history), add="", remove="", similar="", find_item="")
-    return history or known  # without a history the service takes that of the user
+    form.replace(history="\n".join(history), add="", remove="")
 
 
 def _open(form: Form) -> dict[str, bool]:
