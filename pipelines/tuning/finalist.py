@@ -60,8 +60,9 @@ class Finalist:
 
     @property
     def curve(self) -> list[float]:
-        """The metric after each epoch, averaged over the seeds."""
-        return [fmean(each.metric for each in same) for same in zip(*(run.epochs for run in self.runs), strict=False)]
+        """The criterion after each epoch, averaged over the seeds."""
+        epochs = zip(*(run.epochs for run in self.runs), strict=False)
+        return [fmean(each.criterion for each in same) for same in epochs]
 
     @property
     def best_epoch(self) -> int:
@@ -71,8 +72,8 @@ class Finalist:
 
     @property
     def value(self) -> float:
-        """The metric at the best epoch."""
-        return self.curve[self.best_epoch - 1]
+        """The metric after the best epoch, averaged over the seeds."""
+        return fmean(run.epochs[self.best_epoch - 1].metric for run in self.runs)
 
     @property
     def rising(self) -> bool:
@@ -94,10 +95,14 @@ class Finalist:
             }
         return first.model_copy(update={"norm_exponent": exponent, "prior": prior})
 
+    def at(self, seeds: int) -> float:
+        """Returns its value with the first seeds alone."""
+        return replace(self, runs=self.runs[:seeds]).value
+
     def ahead(self, other: "Finalist") -> bool:
         """Whether it is better on average over the seeds that both have."""
         both = min(len(self.runs), len(other.runs))
-        return replace(self, runs=self.runs[:both]).value > replace(other, runs=other.runs[:both]).value
+        return self.at(both) > other.at(both)
 
     def epoch_s(self, growth: float, *, validated: bool) -> float:
         """Seconds that an epoch of a recipe takes, with one of each teacher.

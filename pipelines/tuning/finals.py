@@ -8,7 +8,6 @@ the search's file.
 import math
 from collections import defaultdict
 from dataclasses import replace
-from statistics import fmean
 
 from optuna import Study, TrialPruned
 from optuna.trial import FrozenTrial, Trial
@@ -74,7 +73,7 @@ class Finals:
         for seed, survivors in enumerate(SURVIVORS, start=1):
             # Among those with equally many seeds so far, the best get one more.
             level = [each for each in self._alone() if len(each.runs) >= seed]
-            for each in sorted(level, key=lambda each: -fmean(run.value for run in each.runs[:seed]))[:survivors]:
+            for each in sorted(level, key=lambda each: -each.at(seed))[:survivors]:
                 if len(each.runs) == seed:
                     pupil = self._pupil()
                     self._again(each, seed, spare=0.0 if pupil is None else self._cost(pupil))
@@ -145,7 +144,7 @@ class Finals:
         """Trains the best with a rate that falls to zero, for longer than they took."""
         alone = self._alone()
         before = {each.tried.number for each in alone if each.falling}
-        constant = sorted((each for each in alone if not each.falling), key=lambda each: -each.runs[0].value)
+        constant = sorted((each for each in alone if not each.falling), key=lambda each: -each.at(1))
         most = self.search.fixed.raw.get("train", {}).get("epochs", MOST_EPOCHS)
         for each in constant[:FALLING]:
             epochs = min(int(STRETCH * each.best_epoch), self._most_epochs(each), most)

@@ -33,10 +33,21 @@ OVERRUN = 1.05  # an epoch is still trained if it ends within this multiple of t
 
 
 class Epoch(BaseModel, frozen=True):
-    """An epoch: its cost, the metric after it, seconds of its steps and in total, norm exponent and prior."""
+    """An epoch of a training.
+
+    Attributes:
+        cost: seconds of training and validation, or 1 without a time budget.
+        metric: on validation, with the prior that the recipe serves.
+        criterion: what chooses between the epochs of one training; see `towers.evaluation.validation`.
+        train_seconds: of its steps.
+        seconds: of its steps and its validation.
+        norm_exponent: chosen by its validation.
+        prior: chosen by its validation; None without one.
+    """
 
     cost: float
     metric: float
+    criterion: float
     train_seconds: float
     seconds: float
     norm_exponent: float
@@ -52,13 +63,13 @@ class Run(BaseModel, frozen=True):
 
     @property
     def value(self) -> float:
-        """The best metric."""
-        return max((each.metric for each in self.epochs), default=0.0)
+        """The metric after the best epoch; 0 without an epoch."""
+        return self.epochs[self.best_epoch - 1].metric if self.epochs else 0.0
 
     @property
     def best_epoch(self) -> int:
-        """Epochs trained when the metric was best; 0 without an epoch."""
-        return max(range(len(self.epochs)), key=lambda place: self.epochs[place].metric, default=-1) + 1
+        """Epochs trained when the criterion was best; 0 without an epoch."""
+        return max(range(len(self.epochs)), key=lambda place: self.epochs[place].criterion, default=-1) + 1
 
     @property
     def cost(self) -> float:
@@ -76,9 +87,10 @@ class Run(BaseModel, frozen=True):
         return self.value if self.end == "converged" else 2 * self.value - self.at(self.cost / 2)
 
     def at(self, cost: float) -> float:
-        """Returns the best metric up to this cost; 0 before the first epoch's end."""
-        reached = zip(self.epochs, accumulate(each.cost for each in self.epochs), strict=True)
-        return max((each.metric for each, total in reached if total <= cost), default=0.0)
+        """Returns its value at this cost; 0 before the first epoch's end."""
+        totals = accumulate(each.cost for each in self.epochs)
+        reached = sum(total <= cost for total in totals)
+        return self.model_copy(update={"epochs": self.epochs[:reached]}).value
 
 
 @dataclass(frozen=True)
@@ -160,7 +172,7 @@ class _Watch:
         history, clock, begun = trainer.progress.history, self._share.clock, trainer.done
         self.epochs = self.epochs[: len(history)]
         for record in history[len(self.epochs) :]:
-            self._add(record, training)
+            self._add(record, training, trainer.config.metric)
         self._refuse(trainer)
         first = 0.0
 
@@ -181,19 +193,20 @@ class _Watch:
                     )
 
         def on_epoch(record: dict[str, float]) -> None:
-            self._add(record, training)
+            self._add(record, training, trainer.config.metric)
             clock.save(now=True)
             self._refuse(trainer)
 
         trainer.fit(on_step, on_epoch)
 
-    def _add(self, record: dict[str, float], training: Training) -> None:
+    def _add(self, record: dict[str, float], training: Training, metric: str) -> None:
         """Adds an epoch, with what its validation chose for the scores."""
         model, counting = training.task.towers, training.counting
         seconds = record["train_seconds"] + record["validation_seconds"]
         epoch = Epoch(
             cost=seconds if self._share.clock.timed else 1.0,
-            metric=record["criterion"],
+            metric=record[metric],
+            criterion=record["criterion"],
             train_seconds=record["train_seconds"],
             seconds=seconds,
             norm_exponent=round(float(model.candidate_tower.norm_exponent), DECIMALS),

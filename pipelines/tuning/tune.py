@@ -38,7 +38,7 @@ from towers.errors import ConfigError
 Row = dict[str, Any]
 
 # Of a trial's stored data: an unfinished search of another version starts over.
-VERSION = 4
+VERSION = 5
 DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"
 DIMENSION = 64

@@ -62,7 +62,8 @@ class Formula:
         while run.cost < share.of(1.0):
             value = quality(config) * min(1.0, 0.5 + 0.02 * (len(run.epochs) + 1))
             value *= 0.1 if self.late(config) and not run.epochs else 1.0
-            epoch = Epoch(cost=1.0, metric=value, train_seconds=1.0, seconds=1.0, norm_exponent=0.0)
+            own = {"metric": value, "criterion": value, "norm_exponent": 0.0}
+            epoch = Epoch(cost=1.0, train_seconds=1.0, seconds=1.0, **own)
             run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
             self.seconds += 1
             if share.behind(run, share.of(1.0)):

@@ -4,9 +4,10 @@ import math
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import optuna
@@ -45,9 +46,11 @@ TRAITS = [
 ]
 
 
-def run_of(*metrics: float, every: float = 1.0, end: str = "converged") -> Run:
+def run_of(*metrics: float, every: float = 1.0, end: str = "converged", criteria: Sequence[float] = ()) -> Run:
     common = {"cost": every, "train_seconds": 0.5, "seconds": every, "norm_exponent": 0.1}
-    return Run.model_validate({"epochs": [common | {"metric": each} for each in metrics], "end": end, "reason": ""})
+    chosen_by = zip(metrics, criteria or metrics, strict=True)
+    epochs = [common | {"metric": metric, "criterion": criterion} for metric, criterion in chosen_by]
+    return Run.model_validate({"epochs": epochs, "end": end, "reason": ""})
 
 
 def of_family(name: str, traits: Traits, *without: str) -> list[tuple[Any, ...]]:
@@ -296,6 +299,16 @@ def test_a_training_ends_before_an_epoch_for_which_there_is_no_room(tmp_path: Pa
     assert end(run_of(0.1), Share(10.0, ours, lambda run, most: True)) == "pruned"
 
 
+def test_an_epoch_has_the_metric_that_is_served_and_the_criterion_that_chose(tmp_path: Path) -> None:
+    tower = SimpleNamespace(norm_exponent=0.1234)
+    training = SimpleNamespace(task=SimpleNamespace(towers=SimpleNamespace(candidate_tower=tower)), counting=None)
+    watch = _Watch(Share(10.0, clock(tmp_path, 100.0), lambda run, most: False), Run())
+    record = {"recall@20": 0.3, "criterion": 0.2, "train_seconds": 2.0, "validation_seconds": 1.0}
+    watch._add(record, training, "recall@20")  # type: ignore[arg-type]
+    (epoch,) = watch.epochs
+    assert (epoch.metric, epoch.criterion, epoch.cost, epoch.norm_exponent) == (0.3, 0.2, 3.0, 0.1234)
+
+
 def test_slow_epochs_get_a_larger_share(tmp_path: Path) -> None:
     share = Share(10.0, clock(tmp_path, None), lambda run, most: False, epochs=3, largest=30.0)
     # Three of 2 s fit as it is, three of 8 s are 24 s, of 20 s the limit holds; one epoch may cost twice that.
@@ -335,6 +348,18 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
     # A falling rate ends where it was to end, better or not.
     falling = Finalist(tried, 3, (run_of(0.1, 0.5, 0.3),))
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
+
+
+def test_the_criterion_chooses_the_epoch_and_the_metric_compares() -> None:
+    one, other = run_of(0.5, 0.4, 0.3, criteria=(0.1, 0.3, 0.2)), run_of(0.1, 0.2, 0.9, criteria=(0.2, 0.2, 0.1))
+    assert (one.best_epoch, one.value) == (2, 0.4)
+    assert [one.at(cost) for cost in (0.5, 1.0, 2.0, 3.0)] == [0.0, 0.5, 0.4, 0.4]
+    # By the mean of the criteria, 0.15, 0.25 and 0.15, over both seeds, too.
+    both = Finalist(Tried(0, one), 0, (one, other))
+    assert both.curve == pytest.approx([0.15, 0.25, 0.15])
+    assert (both.best_epoch, both.value, both.at(1)) == (2, pytest.approx(0.3), 0.4)
+    better = run_of(0.41, criteria=(0.01,))
+    assert best_of([Finalist(Tried(1, better), 0, (better,)), both]) == Finalist(Tried(1, better), 0, (better,))
 
 
 def test_the_epoch_of_a_recipe_with_teachers_takes_one_of_each_of_them_too() -> None:
