@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.starts import GIVEN, Point, Value, starts
+from pipelines.tuning.starts import BATCH_SIZES, GIVEN, NEGATIVES, Point, Value, starts
 from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
 from towers.config.features import WINDOW
 from towers.config.recipe import Config
@@ -159,12 +159,12 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
         "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
         "temperature": (0.03, 0.042, 0.05, 0.06, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.24, 0.3, 0.4, 0.5),
         "learning_rate": (1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.4e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2),
-        "batch_size": (256, 512, 1024, 2048, 4096, 8192),
+        "batch_size": BATCH_SIZES,
         **own,
         "loss": ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ())),
         "weight_decay": (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         "dropout": (0.0, 0.1, 0.2, 0.3, 0.5),
-        "negatives": (0, 256, 1024, 4096),
+        "negatives": NEGATIVES,
         "balance": (0.0, 0.25, 0.5, 0.75),
         "known_positives": (0, 100, 500),
         "average": (0.0, 0.99, 0.999),

@@ -85,6 +85,19 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert many == {name: value for name, value in ids.items() if name != "start"}
 
 
+@pytest.mark.parametrize(
+    ("items", "batch_size", "negatives"), [(50_000, 2048, 1024), (4_095, 1024, 1024), (1_700, 512, 256), (9, 256, 0)]
+)
+def test_a_start_has_batches_and_negatives_of_at_most_half_of_the_items(
+    items: int, batch_size: int, negatives: int
+) -> None:
+    traits = replace(TRAITS[2], items=items)
+    (first, _) = starts("ids", traits, 64)
+    assert (first["batch_size"], first["negatives"]) == (batch_size, negatives)
+    sizes = {point["batch_size"] for name in ("ids", "graph", "history") for point in starts(name, traits, 64)}
+    assert max(sizes) == batch_size
+
+
 @pytest.mark.parametrize("ordered", [True, False], ids=["in order", "sets"])
 @pytest.mark.parametrize("shared", [True, False], ids=["the same items", "items of their own"])
 def test_rows_start_from_co_occurrence_where_the_pairs_are_few_enough(
