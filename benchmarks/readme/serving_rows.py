@@ -112,11 +112,14 @@ def bulk_recall(result: Result) -> Rows:
 def worker_memory(result: Result) -> Rows:
     """What one more worker adds."""
     sizes = result["sizes"]
+    added = ", ".join(
+        f"{each['one_more_worker_adds_bytes'] / 1e6:,.0f} MB with {kind}" for kind, each in result["bundles"].items()
+    )
     return [
         (
             f"One more worker of the service at {sizes['items']:,} items x {sizes['dimension']}: memory it adds",
-            f"{result['one_more_worker_adds_bytes'] / 1e6:,.0f} MB; vectors and ids are shared",
-            "scale.worker_memory --bundle BUNDLE",
+            f"{added}; vectors and ids are shared",
+            "scale.worker_memory --bundle BUNDLE --bundle INT8",
         )
     ]
 

@@ -64,7 +64,8 @@ def measured() -> Measured:
     serving, bulk, one = load("serving"), load("bulk_recall"), load("worker_memory")
     small, large, steps = load("renew"), load("scale"), load("optimizers")
     searched_ms = 1e3 / bulk["bundles"]["gowalla, one processor"]["bare_users_per_s"]
-    rows, maps, private = one["sizes"], one["rows"]["the only worker"]["files"], one["one_more_worker_adds_bytes"]
+    plain = one["bundles"]["float32"]
+    rows, maps, private = one["sizes"], plain["rows"]["the only worker"]["files"], plain["one_more_worker_adds_bytes"]
     held = {name: each["Rss"] for name, each in maps.items()}
     of_items = sum(size for name, size in held.items() if name.startswith(("item_", "popularity")))
     # Of the vectors only the pages that the users of the measurement touched were in memory.

@@ -1,10 +1,10 @@
 """What one more worker of `towers serve` costs at a million items x 64: private memory, and what all workers share.
 
-The service is started with one, two and three workers over a bundle and asked until every worker is warm; then the
-kernel's own account of every process is read (`/proc/PID/smaps`). A page counts as private where only one process holds
-it, and as anonymous where no file is behind it. Claims: in every worker the item vectors and the item ids are pages of
-the bundle's files, none of them anonymous, and the workers hold the same ones. Linux only. Writes
-benchmarks/scale/results/worker_memory.json; exits with 1 where a claim fails.
+Over each bundle, which differ in how they store vectors, the service is started with one, two and three workers and
+asked until every worker is warm; then the kernel's own account of every process is read (`/proc/PID/smaps`). A page
+counts as private where only one process holds it, and as anonymous where no file is behind it. Claims: in every worker
+the item vectors and the item ids are pages of the bundle's files, none of them anonymous, and the workers hold the same
+ones. Linux only. Writes benchmarks/scale/results/worker_memory.json; exits with 1 where a claim fails.
 """
 
 import argparse
@@ -25,12 +25,32 @@ from benchmarks.harness.machine import ROOT, write
 from serving.bundle.reader import Bundle
 
 START_TIMEOUT_S, REQUESTS = 300, 600
-SHARED_FILES = ("item_vectors.npy", "item_id_bytes.npy", "item_id_offsets.npy", "item_id_slots.npy")
+# The scales are those of int8 vectors.
+SHARED_FILES = ("item_vectors.npy", "item_scales.npy", "item_id_bytes.npy", "item_id_offsets.npy", "item_id_slots.npy")
 FIELDS = ("Rss", "Shared_Clean", "Shared_Dirty", "Private_Clean", "Private_Dirty", "Anonymous")
 HEADER = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ \S+ \S+ \d+ *(.*)$")
 
 
-def main(path: Path, dry: bool) -> int:
+def main(paths: list[Path], dry: bool) -> int:
+    bundles = {str(Bundle.open(path, verify=False).manifest.vectors): path for path in paths}
+    claims: dict[str, bool] = {}
+    measured = {}
+    for kind, path in bundles.items():
+        measured[kind], held = measure(path)
+        claims |= {f"{kind}: {claim}": holds for claim, holds in held.items()}
+        print(f"{kind}: one more worker adds {measured[kind]['one_more_worker_adds_bytes'] / 1e6:,.0f} MB", flush=True)
+    sizes = {name: each.pop("sizes") for name, each in measured.items()}
+    claims["the same items, users and dimension"] = len({tuple(each.values()) for each in sizes.values()}) == 1
+    result = {"claims": claims, "sizes": next(iter(sizes.values())), "bundles": measured}
+    for claim, holds in claims.items():
+        print("holds" if holds else "FAILS", claim)
+    if not dry:
+        print(write(__file__, "worker_memory", result))
+    return 0 if all(claims.values()) else 1
+
+
+def measure(path: Path) -> tuple[dict[str, Any], dict[str, bool]]:
+    """The memory of the service over one bundle, and what is claimed of it."""
     bundle = Bundle.open(path, verify=False)
     trees = {}
     for workers in (1, 2, 3):
@@ -52,7 +72,7 @@ def main(path: Path, dry: bool) -> int:
     # What only it holds: whatever it shares is there already with the others.
     added = max(each["private"] for each in serving(trees[3]))
     claims = {"two workers serve": len(of_two) == 2}
-    for name in SHARED_FILES:
+    for name in filter(lambda name: (path / name).exists(), SHARED_FILES):
         pages = [each["files"].get(name, {}) for each in of_two]
         claims[f"{name}: in memory as pages of the file, none anonymous"] = all(
             each.get("Rss", 0) > 0 and each["Anonymous"] == 0 and each["Private_Dirty"] == 0 for each in pages
@@ -60,23 +80,14 @@ def main(path: Path, dry: bool) -> int:
         claims[f"{name}: the workers hold the same pages"] = all(
             each.get("Shared_Clean", 0) >= 0.9 * each.get("Rss", 1) for each in pages
         )
+    manifest = bundle.manifest
     result = {
-        "claims": claims,
-        "sizes": {
-            "items": bundle.manifest.items,
-            "users": bundle.manifest.queries,
-            "dimension": bundle.manifest.dimension,
-        },
+        "sizes": {"items": manifest.items, "users": manifest.queries, "dimension": manifest.dimension},
         "rows": rows,
         "one_more_worker_adds_bytes": added,
         "trees": trees,
     }
-    print(f"one more worker adds {added / 1e6:,.0f} MB")
-    for claim, holds in claims.items():
-        print("holds" if holds else "FAILS", claim)
-    if not dry:
-        print(write(__file__, "worker_memory", result))
-    return 0 if all(claims.values()) else 1
+    return result, claims
 
 
 @contextmanager
@@ -160,8 +171,13 @@ def summary(pid: int, bundle: Path) -> dict[str, Any]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale.worker_memory", description=__doc__)
     parser.add_argument(
-        "--bundle", type=Path, required=True, help="with an index; that of `benchmarks.search.approximate`, say"
+        "--bundle",
+        type=Path,
+        required=True,
+        action="append",
+        help="with an index; that of `benchmarks.search.approximate`, say. Repeat it for one that `towers export "
+        "--vectors int8` made of the same run",
     )
     parser.add_argument("--dry", action="store_true", help="write no result")
     given = parser.parse_args()
-    sys.exit(main(given.bundle.resolve(), given.dry))
+    sys.exit(main([each.resolve() for each in given.bundle], given.dry))

@@ -90,14 +90,18 @@ def bulk(result: dict[str, Any]) -> str:
 
 def memory(result: dict[str, Any]) -> str:
     """What a process holds alone, and what it shares."""
-    lines = ["| process | private | shared with others | all of it |", "|---|---|---|---|"]
-    for name, each in result["rows"].items():
-        parts = (f"{each[part] / 1e6:,.0f} MB" for part in ("private", "shared", "rss"))
-        lines.append("| " + " | ".join([name, *parts]) + " |")
-    sizes, added = result["sizes"], result["one_more_worker_adds_bytes"]
+    lines = ["| vectors | process | private | shared with others | all of it |", "|---|---|---|---|---|"]
+    for kind, bundle in result["bundles"].items():
+        for name, each in bundle["rows"].items():
+            parts = (f"{each[part] / 1e6:,.0f} MB" for part in ("private", "shared", "rss"))
+            lines.append("| " + " | ".join([kind, name, *parts]) + " |")
+    sizes = result["sizes"]
+    added = ", ".join(
+        f"{each['one_more_worker_adds_bytes'] / 1e6:,.0f} MB with {kind}" for kind, each in result["bundles"].items()
+    )
     return "\n".join(lines) + (
         f"\n\n{sizes['items']:,} items x {sizes['dimension']}, {sizes['users']:,} users. One more worker adds "
-        f"{added / 1e6:,.0f} MB: what only it holds, of three workers."
+        f"{added}: what only it holds, of three workers."
     )
 
 
