@@ -41,10 +41,10 @@ def die_in(trial: int) -> None:
         trials += 1
         return train(*args)
 
-    def dying(watch: Any, record: dict[str, float], trained: Any) -> None:
+    def dying(watch: Any, record: dict[str, float], *args: Any) -> None:
         if trials == trial and record["epoch"] == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        add(watch, record, trained)
+        add(watch, record, *args)
 
     search.train = counting
     training._Watch._add = dying  # type: ignore[method-assign]
