@@ -116,7 +116,7 @@ runpy.run_module("benchmarks.gpu.loop", run_name="__main__", alter_sys=True)
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_this_cpu_it_times_both_recipes_and_says_what_xla_refuses() -> None:
     sizes = ["--users", "300", "--items", "1000", "--events", "14000", "--rounds", "2", "--steps", "6"]
     words = ["--cells", CELL, "--batches", "256", "9000", "--dry", *sizes]

@@ -129,6 +129,7 @@ def test_a_service_that_does_not_start_is_named_with_its_last_line(tmp_path: Pat
     assert log.read_text().startswith("error: ")
 
 
+@pytest.mark.long
 def test_the_service_has_neither_the_settings_nor_the_proxy_of_the_machine(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

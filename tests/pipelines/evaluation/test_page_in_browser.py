@@ -56,7 +56,7 @@ def pages(file: Path) -> Iterator[Pages]:
         yield opened
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_axe_finds_nothing_and_plots_have_the_inks_of_the_page(pages: Pages, scheme: str) -> None:
     with pages(scheme=scheme) as page:
         browser.refuse_barriers(page)

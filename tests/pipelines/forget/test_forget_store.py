@@ -108,7 +108,9 @@ def test_every_bundle_of_a_store_is_searched_and_its_services_copy_it_again(
     assert "nothing was changed" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("method", ["put", "write", "copy", "remove"])
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=pytest.mark.long) for name in ("put", "copy")] + ["write", "remove"]
+)
 def test_a_forget_killed_at_any_step_is_finished_by_the_next(
     system: Any, worlds: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:

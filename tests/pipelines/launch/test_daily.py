@@ -216,7 +216,7 @@ def test_three_days(
 UPLOAD_KILLS: list[Point] = [("shutil.copyfile", ".npy", 2), ("tempfile.mkdtemp", "/towers-", 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_day_is_uploaded_and_answers_from_the_store(tmp_path: Path) -> None:
     pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
     config, url = write_settings(tmp_path), f"file://{tmp_path}/store"

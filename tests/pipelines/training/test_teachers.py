@@ -54,7 +54,7 @@ def recipe(models: int = 2, **sections: dict[str, Any]) -> Config:
     return parse_config(own | {name: own.get(name, {}) | keys for name, keys in sections.items()})
 
 
-@pytest.mark.parametrize("dimension", [None, 6])
+@pytest.mark.parametrize("dimension", [pytest.param(None, marks=pytest.mark.long), 6])
 def test_teachers_are_read_back_whole_and_as_wide_as_asked(
     dataset: Path, tmp_path: Path, dimension: int | None
 ) -> None:
@@ -80,6 +80,7 @@ def test_teachers_are_read_back_whole_and_as_wide_as_asked(
     assert any(not np.array_equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.long
 def test_a_run_with_teachers_resumes_to_the_same_weights(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

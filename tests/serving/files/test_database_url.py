@@ -95,7 +95,7 @@ def test_a_directory_needs_no_client_of_a_database(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], cwd=ROOT, check=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_service_needs_that_client_only_for_a_url_and_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

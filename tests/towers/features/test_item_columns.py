@@ -210,8 +210,11 @@ def test_the_saved_tower_takes_ids_alone(tmp_path: Path) -> None:
     assert found["informed"].numpy().tolist() == [True, False]
 
 
-@pytest.mark.parametrize("kind", ["history", "sequence"])
-@pytest.mark.parametrize("table_dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("kind", "table_dtype"),
+    [("history", "float32"), ("sequence", "bfloat16")]
+    + [pytest.param(*pair, marks=pytest.mark.long) for pair in (("history", "bfloat16"), ("sequence", "float32"))],
+)
 def test_a_step_would_stay_on_a_gpu_and_trains_every_table(tmp_path: Path, kind: str, table_dtype: str) -> None:
     config = recipe(
         model={"dimension": WIDTH, "table_dtype": table_dtype}, train={"epochs": 3, "batch_size": 128, "seed": 2}

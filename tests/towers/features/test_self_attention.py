@@ -199,7 +199,10 @@ def trainer(directory: Path, epochs: int, **chosen: Any) -> Trainer:
     return Trainer(task, examples, config.optimizer, config.train, directory)
 
 
-@pytest.mark.parametrize("chosen", [{}, {"forward": "swiglu", "gated": True, "positions": "distance"}])
+@pytest.mark.parametrize(
+    "chosen",
+    [pytest.param({}, marks=pytest.mark.long), {"forward": "swiglu", "gated": True, "positions": "distance"}],
+)
 def test_a_step_would_stay_on_a_gpu_learns_and_goes_on_bit_for_bit(tmp_path: Path, chosen: dict[str, Any]) -> None:
     whole = trainer(tmp_path / "whole", 5, **chosen)
     step = whole._step.get_concrete_function(as_tensors(whole.examples.batch(0, 0)))

@@ -200,7 +200,7 @@ def hits(world: Path, recaller: Recaller) -> float:
     return float(np.mean([answer.ids[0] == item for answer, item in zip(answers, wanted, strict=True)]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_last_purchase_tells_the_next_one_and_a_plain_sequence_cannot(world: Path) -> None:
     settings = {"epochs": 30, "choose_epoch": False}
     bought = {"kind": "history", "events": ["buy"], "max_length": 1, "share_item_table": False}
