@@ -182,9 +182,9 @@ def query(
 
 @app.command(epilog=example("towers demo"))
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="The directory to work in; its world, dataset, run, bundle and report are replaced.")
-    ] = Path("demo"),
+    out: Annotated[Path, typer.Option(help="The directory to work in; an earlier demo's output is replaced.")] = Path(
+        "demo"
+    ),
 ) -> None:
     """Run the whole path on a synthetic world and show what comes out."""
     from pipelines.cli import demo as command

@@ -1,6 +1,7 @@
 """`towers demo`: runs every step on a synthetic world and queries the resulting service over HTTP.
 
-Rewrites `world`, `dataset`, `run`, `bundle` and `report` in its directory and prints tables. Each step is the command
+Rewrites `world`, `dataset`, `run`, `bundle` and `report` in its directory, if an earlier demo wrote them, and prints
+tables. Each step is the command
 of that name; `pipelines.cli.demo_service` sends the requests, `pipelines.cli.demo_view` prints the tables.
 """
 
@@ -21,6 +22,7 @@ from pipelines.ingest import prepare
 from pipelines.ingest.synthetic import synth
 from pipelines.training import check, train
 from serving.bundle.reader import Bundle
+from serving.files.staging import OutputExistsError
 from towers.config.recipe import load_config
 
 # Large enough for a ScaNN index and a measured recall, small enough for a few minutes on two cores.
@@ -28,6 +30,8 @@ USERS, ITEMS, EVENTS, EPOCHS = 4_000, 21_000, 300_000, 3
 # Popularity changes as in a shop: what is popular now matters more than what was popular overall.
 FASHION = 1.0
 SHOWN = 20  # as in the verdict
+OUTPUTS = ("world", "dataset", "run", "bundle", "report")
+LOG = "service.log"  # made first: a directory that holds it is a demo's
 HISTORY_LENGTH = 8
 
 
@@ -45,9 +49,17 @@ def run(
 
     Returns:
         The requests to the service and its answers.
+
+    Raises:
+        OutputExistsError: one of its outputs is there, and no demo wrote it.
     """
     started = time.monotonic()
-    world, dataset, trained, bundle, judged = (out / name for name in ("world", "dataset", "run", "bundle", "report"))
+    outputs = world, dataset, trained, bundle, judged = [out / name for name in OUTPUTS]
+    for each in outputs:
+        if each.exists() and not (out / LOG).exists():
+            raise OutputExistsError(f"{each} already exists, and no demo wrote it; name another --out, or remove it")
+    out.mkdir(parents=True, exist_ok=True)
+    (out / LOG).touch()
     config = load_config("default", [f"train.epochs={epochs}"])
     phases("demo", "synth", "prepare", "check", "train", "export", "index", "report", "serve")
     _step(1, f"synth: {users:,} users, {items:,} items that come into fashion and go, {events:,} events, truth known")
@@ -67,7 +79,7 @@ def run(
     _step(8, "serve: the service, asked over HTTP")
     opened, data = Bundle.open(bundle, verify=False), Dataset.open(dataset)
     user = _choose_user(opened, data, judged / "per_user.parquet")
-    with running(bundle, out / "service.log") as url:
+    with running(bundle, out / LOG) as url:
         answers = ask(url, _questions(opened, data, user))
     demo_view.show(opened, _later(data, user), user, answers, content, out, seconds=time.monotonic() - started)
     return answers

@@ -15,6 +15,7 @@ from pipelines import console
 from pipelines.cli import demo_service, demo_view
 from pipelines.errors import DataError
 from pipelines.ingest.synthetic import synth
+from serving.files.staging import OutputExistsError
 from tests.support.terminal import CONTROL
 from tests.support.worlds.serving import save_towers, write_world
 
@@ -33,6 +34,7 @@ def test_the_whole_path_ends_with_answers_over_http(
         (out / name).touch()
         (out / name).with_name("of an earlier demo").touch()
     (out / "notes.txt").touch()
+    (out / demo.LOG).touch()
 
     answers = demo.run(out, users=600, items=1_000, events=12_000, epochs=1)
 
@@ -80,6 +82,17 @@ def test_the_whole_path_ends_with_answers_over_http(
     page = with_verdict(f"The verdict:\n{BEGIN}old\n{END}\nafter\n", out / "report")
     verdict = next(line for line in shown.splitlines() if line.startswith("recall@20 "))
     assert page == f"The verdict:\n{BEGIN}```text\n{verdict}\n```\n{END}\nafter\n"
+
+
+@pytest.mark.parametrize("name", ["world", "dataset", "run", "bundle", "report"])
+def test_what_no_demo_wrote_is_not_replaced(tmp_path: Path, name: str) -> None:
+    from pipelines.cli import demo
+
+    (tmp_path / name).mkdir()
+    (tmp_path / name / "own").touch()
+    with pytest.raises(OutputExistsError, match=f"{tmp_path / name} already exists, and no demo wrote it"):
+        demo.run(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == [name, "own"]
 
 
 def best_by_hand(bundle: Path, user: str, k: int) -> tuple[list[str], list[str]]:
