@@ -12,6 +12,8 @@ from pipelines.training.prior import DECIMALS
 from pipelines.tuning.study import PLAN, Tried
 from pipelines.tuning.training import Epoch, Run
 
+WEIGHTS = ("now", "past", "length")  # of a prior
+
 
 class Plan(BaseModel, frozen=True):
     """A training of the finals.
@@ -83,16 +85,17 @@ class Finalist:
 
     @property
     def chosen(self) -> Epoch:
-        """The best epoch of the first seed; what validation chose for the scores is the mean over the seeds."""
+        """The best epoch of the first seed; what validation chose for the scores is the mean over the seeds.
+
+        Only over those whose prior counts the same: weights of another count are not comparable, and an exponent goes
+        with its prior.
+        """
         first, *others = (run.epochs[self.best_epoch - 1] for run in self.runs)
-        exponent = fmean(each.norm_exponent for each in (first, *others))
-        prior = first.prior
+        alike = [first, *(each for each in others if counting(each.prior) == counting(first.prior))]
+        exponent, prior = fmean(each.norm_exponent for each in alike), first.prior
         if prior is not None:
-            # Another sample of validation users may choose another counting, whose weights are not comparable.
-            alike = [each.prior for each in others if each.prior and counting(each.prior) == counting(prior)]
-            prior = prior | {
-                key: round(fmean(each[key] for each in (prior, *alike)), DECIMALS) for key in ("now", "past", "length")
-            }
+            priors = [each.prior for each in alike if each.prior is not None]
+            prior = prior | {key: round(fmean(each[key] for each in priors), DECIMALS) for key in WEIGHTS}
         return first.model_copy(update={"norm_exponent": exponent, "prior": prior})
 
     def at(self, seeds: int) -> float:
@@ -120,9 +123,9 @@ class Finalist:
         return total
 
 
-def counting(prior: dict[str, Any]) -> tuple[Any, Any]:
-    """Returns what a prior counts."""
-    return prior.get("days"), prior.get("users_alike")
+def counting(prior: dict[str, Any] | None) -> tuple[Any, Any] | None:
+    """Returns what a prior counts; None if it weighs nothing."""
+    return (prior.get("days"), prior.get("users_alike")) if prior and any(prior[key] for key in WEIGHTS) else None
 
 
 def best_of(finalists: Sequence[Finalist]) -> Finalist | None:

@@ -68,7 +68,9 @@ class Finals:
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
         for shares, count in LONGER:
             self._train_longer(shares, count)
-        if "schedule" not in self.search.fixed.raw.get("optimizer", {}):
+        fixed = self.search.fixed.raw
+        # A fixed patience might end it before the rate has fallen.
+        if "schedule" not in fixed.get("optimizer", {}) and "patience" not in fixed.get("train", {}):
             self._train_with_falling_rate()
         for seed, survivors in enumerate(SURVIVORS, start=1):
             # Among those with equally many seeds so far, the best get one more.
@@ -147,7 +149,8 @@ class Finals:
         constant = sorted((each for each in alone if not each.falling), key=lambda each: -each.at(1))
         most = self.search.fixed.raw.get("train", {}).get("epochs", MOST_EPOCHS)
         for each in constant[:FALLING]:
-            epochs = min(int(STRETCH * each.best_epoch), self._most_epochs(each), most)
+            # Of the first seed, as when there was no other: a search that is resumed trains what it would have.
+            epochs = min(int(STRETCH * each.runs[0].best_epoch), self._most_epochs(each), most)
             if epochs >= LEAST_FALLING and each.tried.number not in before:
                 self._again(replace(each, falling=epochs), seed=0)
 
@@ -210,7 +213,7 @@ class Finals:
         if plan.epochs:
             raw["train"] = raw["train"] | {"epochs": plan.epochs}
         if plan.falling:
-            raw["train"] = {"patience": plan.falling} | raw["train"]
+            raw["train"] = raw["train"] | {"patience": plan.falling}
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())

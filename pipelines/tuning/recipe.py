@@ -35,16 +35,19 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     train: Raw = {"epochs": min(chosen, more), "patience": patience}
     # More epochs than the search saw may be better; then training finds out.
     open_ended = finalist.rising and search.clock.timed and chosen > best
-    if refit and not open_ended and not raw["train"].get("choose_epoch"):
+    # The user's own schedule falls over the epochs that the user fixed.
+    falls = search.fixed.config.optimizer.schedule != "constant"
+    if refit and not open_ended and not falls and not raw["train"].get("choose_epoch"):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
         if raw["model"]["norm_exponent"] == "validation":
             raw["model"] = raw["model"] | {"norm_exponent": round(finalist.chosen.norm_exponent, 2)}
         if raw["model"].get("prior") == "validation":
             raw["model"] = raw["model"] | {"prior": finalist.chosen.prior or "off"}
     given = raw["train"].get("epochs", train["epochs"])
+    epochs = given if falls else min(given, train["epochs"])
     own = {"metric": search.asked.metric, "seed": search.asked.seed}
     users = {"validation_users": search.validation_users} if search.validation_users < MOST_USERS else {}
-    raw["train"] = users | raw["train"] | train | own | {"epochs": min(given, train["epochs"])}
+    raw["train"] = users | raw["train"] | train | own | {"epochs": epochs}
     prepared = search.data.manifest.config.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
     raw["data"] = {**prepared, **raw.get("data", {}), "refit": refit}
     resolved = check_recipe(parse_config(raw), search.data).features

@@ -4,7 +4,7 @@ It first tries the starts, then alternates steps from the best point with Optuna
 at times in the second best; see `docs/model/tuning.md`.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -16,9 +16,9 @@ from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.clock import Clock
-from pipelines.tuning.space import Family, FixedSettings, canonical
+from pipelines.tuning.space import Family, FixedSettings, Values, canonical
 from pipelines.tuning.starts import Point
-from pipelines.tuning.study import ATTEMPT, PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
+from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
 from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
 from serving.files.staging import remove
@@ -29,15 +29,14 @@ SHARES, SHARE_EPOCHS = 28, 10.0  # a trial's share of the budget, and in epochs 
 LEAST_EPOCHS, LARGEST_SHARE = 2, 12  # a trial of slow epochs may train 2 in a twelfth of the budget, 1 in a sixth
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
-FINALS, MOST_FINALS = 14, 0.5  # cost of the finals: in runs of the best trial, but at most as part of the budget
+FINALS = SHARES // 2  # what the finals cost: as many runs of the best trial, at most half of the budget
 STEPS_FIRST, STEP_EVERY = 12, 4  # a family's first trials are steps, later one in this many
 SECOND_BEST, SECOND_EVERY = 0.95, 3  # a family as near to the best one as this gets one trial in this many
 MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
 START, SAMPLED, LARGER_BATCH, REPEAT = "start", "sampled", "larger batch", "tried before"
 SPREAD = 100_003  # keeps the sampler seeds of two searches apart
 PATIENCE, MOST_EPOCHS = 5, 10_000  # of a training; the share ends it before the latter
-MOST_SCORES = 1_000_000_000  # users x items per validation
-MOST_USERS, LEAST_USERS = 10_000, 1_000
+MOST_SCORES, MOST_USERS, LEAST_USERS = 1_000_000_000, 10_000, 1_000  # users x items per validation, and users
 
 Wish = tuple[str, str, int, Point | None]  # of the next trial: family, origin, by, and the point unless it is sampled
 
@@ -109,6 +108,10 @@ class Search:
         promising = first_of_families(sorted(ranked, key=lambda each: -each.run.promise))
         return list({each.number: each for each in [*ranked[:1], *promising.values()]}.values())
 
+    def settings(self, family: str) -> Mapping[str, Values]:
+        """Returns what is searched of a family; nothing of "", that of a trial that died before it had one."""
+        return self.families[family].settings if family else {}
+
     def sections(self, family: str, point: Point) -> Raw:
         """Returns the recipe sections of a point."""
         return self.fixed.sections(family, point, self.traits)
@@ -117,13 +120,13 @@ class Search:
         """Runs trials until the search has used its part of the budget; calls `advance` for each."""
 
         def after(study: Study, trial: FrozenTrial) -> None:
+            advance(1, note=f"{self.clock.minutes_left()} of the budget left" if self.clock.timed else "")
             if run_of(trial).reason != REPEAT:
                 self._tell()
-                advance(1, note=f"{self.clock.minutes_left()} of the budget left" if self.clock.timed else "")
-            if not self._plan():
+            if not self._enqueue():
                 study.stop()
 
-        if self._plan():
+        if self._enqueue():
             timeout = self.clock.left() if self.clock.timed else None
             self.study.optimize(self._objective, timeout=timeout, callbacks=[after])
 
@@ -162,8 +165,7 @@ class Search:
             below_median = rungs.report(run, most)
             # A start may be slow at first: it goes on while it may still catch up, a family's first one in any case.
             late = len(run.epochs) > 1 and run.promise < leader
-            hopeless = late if plan["origin"] == START else below_median
-            return hopeless and family.name in best
+            return family.name in best and (late if plan["origin"] == START else below_median)
 
         if canonical(raw) in self._known():
             run = Run(end="refused", reason=REPEAT)
@@ -176,7 +178,7 @@ class Search:
         rungs.report(run, max(self.share, run.cost))
         return run.value
 
-    def _plan(self) -> bool:
+    def _enqueue(self) -> bool:
         """Enqueues the next trial, unless one waits; returns whether there is one."""
         if self._finished():
             return False
@@ -186,8 +188,8 @@ class Search:
         known = self._known()
         for family, origin, by, point in self._wishes():
             if point is None or canonical(self.sections(family, point)) not in known:
-                places = {} if point is None else self.families[family].places(point)
-                self.study.enqueue_trial({"family": family, **places}, {PLAN: {"origin": origin, "by": by}})
+                places = {"family": family} | ({} if point is None else self.families[family].places(point))
+                self.study.enqueue_trial(places, {PLAN: {"origin": origin, "by": by}, PLACES: places})
                 return True
         return False
 
@@ -198,7 +200,7 @@ class Search:
         if len(done) >= MOST_REPEATS and all(each.run.reason == REPEAT for each in done[-MOST_REPEATS:]):
             return True
         finals = FINALS * min(self.share, ranked[0].run.cost) if ranked else 0.0
-        return self.clock.timed and self.clock.left() <= min(MOST_FINALS * self.clock.budget_s, finals)
+        return self.clock.timed and self.clock.left() <= finals
 
     def _wishes(self) -> Iterator[Wish]:
         """Yields what to try next, the best first; some of it was tried before."""
@@ -207,7 +209,7 @@ class Search:
         starts = ([(name, START, 0, point) for point in each.starts] for name, each in families.items())
         yield from filter(None, chain(*zip_longest(*starts)))
         for each in done:
-            values = families[each.family].settings.get("batch_size") if each.family else None
+            values = self.settings(each.family).get("batch_size")
             if values and each.family not in best and each.run.end == "too slow":
                 yield each.family, LARGER_BATCH, 0, {**each.point, "batch_size": values[-1]}
         if not best:
@@ -215,8 +217,7 @@ class Search:
         first, *others = best.values()
         near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
         chosen = near[0] if near and len(done) % SECOND_EVERY == 0 else first
-        of_family = sum(each.family == chosen.family for each in done)
-        if of_family >= STEPS_FIRST and len(done) % STEP_EVERY:
+        if sum(each.family == chosen.family for each in done) >= STEPS_FIRST and len(done) % STEP_EVERY:
             yield chosen.family, SAMPLED, 0, None
         for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by)):
             yield chosen.family, name, by, point

@@ -103,8 +103,8 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
     query: Raw = {}
     candidate: Raw = {"item_id": {"kind": "id"}}
     window = WINDOW if traits.timed else "list"
-    if point.get("start", "random") != "random":
-        candidate["item_id"] |= {"start": point["start"], "start_window": window}
+    if point.get("item_rows", "random") != "random":
+        candidate["item_id"] |= {"start": point["item_rows"], "start_window": window}
     if point.get("user_id", "yes") != "no":
         query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
     if family == "graph":
@@ -149,7 +149,7 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     if traits.timed:
         own["recency"] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
     if traits.few_pairs:
-        own["start"] = ("cooccurrence", "random")
+        own["item_rows"] = ("cooccurrence", "random")
     if traits.attributes:
         own["attributes"] = (False, True)
     # First what differs most between data sets: of temperature and rate all starts have about the same.
@@ -206,6 +206,8 @@ class FixedSettings:
     def sections(self, family: str, point: Point, traits: Traits) -> Raw:
         """Returns a point's sections with the fixed settings applied."""
         raw = sections("ids" if family == GIVEN else family, point, traits)
+        if self.config.loss.graded:  # an event's weight is its label, and weighs nothing
+            raw["train"] = {name: value for name, value in raw["train"].items() if name not in ("balance", "recency")}
         for name, section in self.raw.items():
             whole = name in ONE_CHOICE or not isinstance(section, Mapping)
             raw[name] = section if whole else raw.get(name, {}) | section
@@ -225,4 +227,6 @@ class FixedSettings:
             return {canonical(self.sections(family.name, {**start, name: each}, traits)) for each in values}
 
         searched = {name: values for name, values in family.settings.items() if name not in self.raw}  # "loss"
+        if "sampler" in self.raw and "loss" in searched:
+            searched["loss"] = tuple(each for each in searched["loss"] if each != "full_softmax")
         return {name: values for name, values in searched.items() if len(texts(name, values)) > 1}

@@ -1,6 +1,7 @@
 """Opens the Optuna studies of a search, in a SQLite file that a killed process leaves intact, and reads their trials.
 
-Each trial stores its `PLAN`, its `RUN` (after every epoch) and the number of the `ATTEMPT` at it as user attributes.
+Each trial stores as user attributes its `PLAN`, its `RUN` (after every epoch), the number of the `ATTEMPT` at it and
+the `PLACES` of its settings that were enqueued.
 """
 
 import warnings
@@ -13,7 +14,7 @@ from optuna.trial import FrozenTrial, Trial, TrialState
 from pipelines.tuning.starts import Point
 from pipelines.tuning.training import Run
 
-PLAN, RUN, ATTEMPT = "plan", "run", "attempt"
+PLAN, RUN, ATTEMPT, PLACES = "plan", "run", "attempt", "places"
 ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 ATTEMPTS = 3  # at a trial during which the process ended: the trial may be the cause
 RUNGS, PRUNE_FROM, PRUNE_AFTER = 8, 3, 3  # trials are compared at 8 points of a share, from the third, after 3 trials
@@ -54,7 +55,7 @@ def open_study(file: Path, name: str) -> optuna.Study:
     for each in study.trials[-1:]:
         attempt = each.user_attrs.get(ATTEMPT, 1)
         if each.state == TrialState.FAIL and attempt < ATTEMPTS:
-            study.enqueue_trial(each.params, each.user_attrs | {ATTEMPT: attempt + 1})
+            study.enqueue_trial(each.user_attrs.get(PLACES, {}) | each.params, each.user_attrs | {ATTEMPT: attempt + 1})
     return study
 
 

@@ -19,8 +19,9 @@ from pipelines.training.prior import DECIMALS, prior_config
 from pipelines.training.similarity.training import Training
 from pipelines.training.stage import Stage, build_trainer
 from pipelines.tuning.clock import Clock
+from serving.files.disk_full import no_room
 from towers.config.recipe import Config
-from towers.errors import ConfigError, DivergedError
+from towers.errors import DivergedError
 from towers.training.trainer import Trainer
 
 End = Literal[
@@ -83,8 +84,9 @@ class Run(BaseModel, frozen=True):
 
     @property
     def promise(self) -> float:
-        """What twice the cost may reach: the value, and once more what the second half of the cost added."""
-        return self.value if self.end == "converged" else 2 * self.value - self.at(self.cost / 2)
+        """What twice the epochs may reach: the value, and once more what the second half of the epochs added."""
+        half = self.model_copy(update={"epochs": self.epochs[: len(self.epochs) // 2]})
+        return self.value if self.end == "converged" else 2 * self.value - half.value
 
     def at(self, cost: float) -> float:
         """Returns its value at this cost; 0 before the first epoch's end."""
@@ -101,20 +103,21 @@ class Share:
         most: the cost of all epochs.
         clock: of the whole command; its end stops a training within a step.
         behind: called after each epoch with the run so far and the most that it may cost: whether to stop.
-        epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to twice it.
+        least_epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to
+            twice it.
         alike: epochs of the best trial of its family; up to them it may train one more than fits.
     """
 
     most: float
     clock: Clock
     behind: Callable[[Run, float], bool]
-    epochs: int = 0
+    least_epochs: int = 0
     largest: float = 0.0
     alike: int = 0
 
     def of(self, epoch: float) -> float:
         """Returns the most that a training may cost whose epochs cost `epoch`."""
-        wanted = max(self.epochs * epoch, min(self.alike * epoch, self.most + epoch))
+        wanted = max(self.least_epochs * epoch, min(self.alike * epoch, self.most + epoch))
         return max(self.most, min(wanted, self.largest), min(epoch, 2 * self.largest))
 
 
@@ -139,6 +142,10 @@ def train(
 
     Returns:
         The run, with the reason if it diverged or did not fit into memory.
+
+    Raises:
+        ConfigError: the recipe cannot be trained.
+        tensorflow.errors.OpError: the disk is full.
     """
     directory.mkdir(parents=True, exist_ok=True)
     watch = _Watch(share, before)
@@ -150,12 +157,13 @@ def train(
         end, reason = ended.end, ended.reason
     except DivergedError as error:
         end, reason = "diverged", str(error).partition(";")[0]
-    except ConfigError as error:
-        end, reason = "refused", str(error)
-    except (tf.errors.ResourceExhaustedError, MemoryError):
-        end, reason = "too large", "it does not fit into memory"
-    except tf.errors.OpError as error:
-        end, reason = "failed", error.message.partition("\n")[0]
+    except (tf.errors.OpError, MemoryError) as error:
+        if no_room(error):  # of the disk, not of the memory: the search ends and is kept
+            raise
+        if isinstance(error, tf.errors.ResourceExhaustedError | MemoryError):
+            end, reason = "too large", "it does not fit into memory"
+        else:
+            end, reason = "failed", error.message.partition("\n")[0]
     finally:
         # A trainer and its graphs reference each other: without this, each trial would leave its tables in memory.
         gc.collect()
@@ -173,7 +181,7 @@ class _Watch:
         self.epochs = self.epochs[: len(history)]
         for record in history[len(self.epochs) :]:
             self._add(record, training, trainer.config.metric)
-        self._refuse(trainer)
+        self._end_if_due(trainer)
         first = 0.0
 
         def on_step(done: int, loss: float) -> None:
@@ -195,7 +203,7 @@ class _Watch:
         def on_epoch(record: dict[str, float]) -> None:
             self._add(record, training, trainer.config.metric)
             clock.save(now=True)
-            self._refuse(trainer)
+            self._end_if_due(trainer)
 
         trainer.fit(on_step, on_epoch)
 
@@ -214,7 +222,7 @@ class _Watch:
         )
         self.epochs = (*self.epochs, epoch)
 
-    def _refuse(self, trainer: Trainer) -> None:
+    def _end_if_due(self, trainer: Trainer) -> None:
         """Ends a training before an epoch that does not fit, or if it has fallen behind."""
         if not self.epochs or trainer.progress.finished:
             return

@@ -30,6 +30,7 @@ from pipelines.tuning.search import Search, SearchGoal
 from pipelines.tuning.space import Family, FixedSettings, families
 from pipelines.tuning.starts import ORIGINS
 from pipelines.tuning.traits import Traits, validation
+from serving.files.disk_full import telling_full_disk
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
 from towers.config.recipe import Config, parse_config
@@ -38,11 +39,11 @@ from towers.errors import ConfigError
 Row = dict[str, Any]
 
 # Of a trial's stored data: an unfinished search of another version starts over.
-VERSION = 5
+VERSION = 6
 DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"
 DIMENSION = 64
-WRITTEN = "written"  # the file that tells what an interrupted search has written
+WRITTEN = "written"  # the digests of the recipes that an interrupted search has written, a line each
 SHOWN = 10  # trials in the table at the end
 NEVER_TARGETS = "leave_last_out"  # in this protocol validation events are input at the test, never targets
 
@@ -108,10 +109,13 @@ def run(
     work = out.absolute().parent / f".{out.name}.unfinished"
     # What the interrupted search that is resumed has written may be replaced.
     written = work / WRITTEN
-    ours = out.is_file() and written.exists() and written.read_text(encoding="utf-8") == digest_of(out)
+    ours = out.is_file() and written.exists() and digest_of(out) in written.read_text(encoding="utf-8").splitlines()
     overwrite = overwrite or (resume and ours)
     _refuse_taken(out, overwrite=overwrite)
-    with exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"):
+    with (
+        telling_full_disk(out),
+        exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"),
+    ):
         key = _key_of(fixed, data, asked, space)
         open_work(work, out, key, "search", "data set or other settings", resume=resume)
         search = Search(data, fixed, space, traits, asked, work, begun)
@@ -125,8 +129,7 @@ def run(
                 finals.run(advance)
         except KeyboardInterrupt:
             search.clock.save(now=True)
-            if _write(finals, out, dataset.name):
-                written.write_text(digest_of(out), encoding="utf-8")
+            _write(finals, out, dataset.name)
             raise
         _refuse_taken(out, overwrite=overwrite)  # another process may have written it in the meantime
         rows = _write(finals, out, dataset.name)
@@ -155,10 +158,13 @@ def _write(finals: Finals, out: Path, name: str) -> list[Row]:
         return []
     raw = recipe(finals, best)
     rows = _rows(finals.search)
-    with staged(_table(out), overwrite=True) as half:
-        pl.DataFrame(rows).write_csv(half)
     with staged(out, overwrite=True) as half:
         half.write_text(text(raw, comments(finals, best, raw, name)), encoding="utf-8")
+        # Before the recipe has its place: whatever ends this process, the next one knows it again.
+        with (finals.search.work / WRITTEN).open("a", encoding="utf-8") as written:
+            written.write(f"{digest_of(half)}\n")
+    with staged(_table(out), overwrite=True) as half:
+        pl.DataFrame(rows).write_csv(half)
     say(f"{out}: {finals.search.asked.metric} {best.value:.4f}, trial {best.tried.number} of {len(rows)}")
     return rows
 
@@ -175,7 +181,7 @@ def _rows(search: Search) -> list[Row]:
             "seconds": round(sum(epoch.seconds for epoch in each.run.epochs), 1),
             "end": each.run.end,
             "reason": each.run.reason,
-            "settings": json.dumps(each.point),
+            "settings": json.dumps({name: each.point[name] for name in search.settings(each.family)}),
         }
         for each in sorted(search.tried(), key=lambda each: (-each.run.value, each.number))
     ]

@@ -8,11 +8,14 @@ from math import log
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
+import tensorflow as tf
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.tuning import clock, finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
+from serving.files.disk_full import DiskFullError
 from towers.config.recipe import Config, parse_config
 
 TRIALS = 32
@@ -160,6 +163,9 @@ def test_fixed_epochs_and_a_fixed_schedule_hold_in_the_finals(schedule: str, dat
     assert len(found.formula.asked) > 8
     assert {each.optimizer.schedule for each, _, _, _ in found.formula.asked} == {schedule}
     assert {each.train.epochs for each, _, _, _ in found.formula.asked} == {8}
+    # A rate that falls over fewer epochs was never validated.
+    assert found.recipe["train"]["epochs"] == 8
+    assert ("choose_epoch" in found.recipe["train"]) == (schedule == "constant")
     free = searched(Formula(), dataset, tmp_path / "free.toml", config=parse_config({"train": {"epochs": 8}}), trials=8)
     assert {each.optimizer.schedule for each, _, _, _ in free.formula.asked} == {"constant", "cosine"}
     assert max(each.train.epochs for each, _, _, _ in free.formula.asked) == 8
@@ -169,6 +175,8 @@ def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path
     given = {"train": {"patience": 2, "choose_epoch": True, "seed": 7}}
     found = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(given), trials=8)
     assert {name: found.recipe["train"][name] for name in given["train"]} == given["train"]
+    # A fixed patience might end a training before its rate has fallen.
+    assert {each.optimizer.schedule for each, _, _, _ in found.formula.asked} == {"constant"}
     assert {config.train.seed for config, directory, _, _ in found.formula.asked if "-" not in directory} == {7}
     # Without times "timed" means false.
     timed = parse_config({"data": {"refit": "timed"}})
@@ -244,5 +252,35 @@ def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -
     }
     rows = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=100).rows
     new = [row for row in rows if row["reason"] != search.REPEAT]
-    assert sorted(json.loads(row["settings"])["average"] for row in new) == [0.0, 0.99, 0.999]
+    settings = [json.loads(row["settings"]) for row in new]
+    assert sorted(settings, key=lambda each: each["average"]) == [{"average": 0.0}, {"average": 0.99}, {"average": 0.999}]
     assert len(rows) == len(new) + 5
+
+
+@pytest.mark.parametrize("step", [(tune, "text"), (pl.DataFrame, "write_csv")], ids=["recipe", "table"])
+def test_an_interrupted_write_is_not_in_the_way(
+    step: tuple[Any, str], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, formula = tmp_path / "r.toml", Formula()
+
+    def interrupt(*_: Any, **__: Any) -> bool:
+        if len(formula.asked) > 3:
+            raise KeyboardInterrupt
+        return False
+
+    formula.slow = interrupt
+    with monkeypatch.context() as second:
+        second.setattr(*step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            searched(formula, dataset, out, trials=8)
+    assert len(searched(Formula(), dataset, out, trials=8).rows) == 8
+    assert out.with_suffix(".trials.csv").exists()
+
+
+def test_on_a_full_disk_the_search_stays(dataset: Path, tmp_path: Path) -> None:
+    def full(config: Config) -> bool:
+        raise tf.errors.ResourceExhaustedError(None, None, "trials/0003/x: No space left on device")
+
+    with pytest.raises(DiskFullError, match=f"{tmp_path / 'r.toml'}: No space left on device"):
+        searched(Formula(slow=full), dataset, tmp_path / "r.toml", trials=8)
+    assert (tmp_path / ".r.toml.unfinished" / "trials").is_dir()

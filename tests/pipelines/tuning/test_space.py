@@ -9,20 +9,25 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import optuna
 import pytest
+import tensorflow as tf
 from optuna.trial import Trial
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
+from pipelines.tuning import training
 from pipelines.tuning.clock import USED, Clock
 from pipelines.tuning.finalist import Finalist, best_of
+from pipelines.tuning.finals import Finals
 from pipelines.tuning.recipe import text
+from pipelines.tuning.search import LARGER_BATCH, SAMPLED, START
 from pipelines.tuning.space import Family, FixedSettings, families, sections
 from pipelines.tuning.starts import GIVEN, ORIGINS, starts
-from pipelines.tuning.study import PLAN, RUN, Rungs, Tried, open_study, tried, waits
+from pipelines.tuning.study import PLACES, PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
 from towers.config.recipe import Config, parse_config
@@ -79,10 +84,10 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert all(of_family(each, timed, *ORIGINS) == [rich, less] for each in ("ids", "graph", "history"))
     assert of_family("sequence", timed, *ORIGINS) == [(*rich[:3], 1024, *rich[4:]), plain]
     (graph, _), (ids, _) = (starts(each, timed, 64, ORIGINS) for each in ("graph", "ids"))
-    assert (graph["neighbours_recency"], graph["start"]) == (4.0, "cooccurrence")
+    assert (graph["neighbours_recency"], graph["item_rows"]) == (4.0, "cooccurrence")
     assert "neighbours_recency" not in ids
     (many, _) = starts("ids", replace(timed, few_pairs=False), 64, ORIGINS)
-    assert many == {name: value for name, value in ids.items() if name != "start"}
+    assert many == {name: value for name, value in ids.items() if name != "item_rows"}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +191,7 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 assert getattr(companions, "weight", 0) == point.get("cooccurrence", 0)
                 assert getattr(companions, "window", 5) == (5 if traits.timed or companions is None else "list")
                 item = (config.features.candidate or {})["item_id"]
-                assert item.start == point.get("start", "random")
+                assert item.start == point.get("item_rows", "random")
                 assert item.start_window == (5 if traits.timed or item.start == "random" else "list")
                 if family.name == "graph":
                     assert taken.cooccurrence == point.get("cooccurrence", 0)
@@ -233,6 +238,27 @@ def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
     assert resolved.features.changes == {"query": {"age": False, "history": {"max_length": 5}}}
 
 
+@pytest.mark.parametrize("loss", ["bce", "graded_hinge"])
+@pytest.mark.parametrize("traits", TRAITS)
+def test_a_fixed_loss_of_graded_events_leaves_every_start_valid(traits: Traits, loss: str) -> None:
+    fixed = FixedSettings(parse_config({"loss": {"name": loss}}))
+    for family in fixed.families(families(traits, (64,)), traits):
+        assert not {"balance", "recency"} & set(family.settings)
+        for start in family.starts:
+            parse_config(fixed.sections(family.name, start, traits))
+
+
+def test_with_a_fixed_sampler_every_loss_has_one() -> None:
+    fixed = FixedSettings(parse_config({"sampler": {"name": "in_batch"}}))
+    found = fixed.families(families(TRAITS[0], (64,)), TRAITS[0])
+    assert {family.settings["loss"] for family in found} == {("sampled_softmax", "bsl")}
+
+
+def test_no_setting_is_named_as_an_origin() -> None:
+    names = {name for traits in TRAITS for family in families(traits, (64,)) for name in family.settings}
+    assert not names & {START, SAMPLED, LARGER_BATCH}
+
+
 def test_several_dimensions_are_searched_from_the_first_one() -> None:
     for family in FixedSettings(None).families(families(TRAITS[0], (32, 128)), TRAITS[0]):
         assert family.settings["dimension"] == (32, 128)
@@ -276,9 +302,12 @@ def test_a_trial_in_which_the_process_ends_time_and_again_has_failed(tmp_path: P
         study = open_study(tmp_path / "study.db", "search")
         assert waits(study) == (attempt > 0)
         if not attempt:
-            study.enqueue_trial({"a": 2}, {PLAN: {"family": "f", "origin": "start"}})
+            places = {"a": 2, "b": 70}
+            study.enqueue_trial(places, {PLAN: {"family": "f", "origin": "start"}, PLACES: places})
         trial = study.ask()
         assert trial.suggest_int("a", 0, 9) == 2
+        # The first processes ended before they had asked for this one.
+        assert attempt < 2 or trial.suggest_int("b", 0, 99) == 70
         trial.set_user_attr(RUN, run_of(0.5).model_dump() | {"end": "cut off"})
         assert not tried(study)
     study = open_study(tmp_path / "study.db", "search")
@@ -300,13 +329,13 @@ def test_a_training_ends_before_an_epoch_for_which_there_is_no_room(tmp_path: Pa
 
     def end(run: Run, share: Share) -> str:
         with pytest.raises(_Ended) as ended:
-            _Watch(share, run)._refuse(Unfinished())  # type: ignore[arg-type]
+            _Watch(share, run)._end_if_due(Unfinished())  # type: ignore[arg-type]
         return ended.value.end
 
     def never(run: Run, most: float) -> bool:
         return False
 
-    _Watch(Share(10.0, ours, never), run_of(0.1, 0.2, every=3.0))._refuse(Unfinished())  # type: ignore[arg-type]
+    _Watch(Share(10.0, ours, never), run_of(0.1, 0.2, every=3.0))._end_if_due(Unfinished())  # type: ignore[arg-type]
     assert end(run_of(0.1, 0.2, 0.3, every=3.0), Share(10.0, ours, never)) == "share"
     assert end(run_of(0.1, every=200.0), Share(1_000.0, ours, never)) == "budget"
     assert end(run_of(0.1), Share(10.0, ours, lambda run, most: True)) == "pruned"
@@ -323,13 +352,13 @@ def test_an_epoch_has_the_metric_that_is_served_and_the_criterion_that_chose(tmp
 
 
 def test_slow_epochs_get_a_larger_share(tmp_path: Path) -> None:
-    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, epochs=3, largest=30.0)
+    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, least_epochs=3, largest=30.0)
     # Three of 2 s fit as it is, three of 8 s are 24 s, of 20 s the limit holds; one epoch may cost twice that.
     assert [share.of(epoch) for epoch in (2.0, 8.0, 20.0, 50.0, 70.0)] == [10.0, 24.0, 30.0, 50.0, 60.0]
 
 
 def test_up_to_the_epochs_of_its_familys_best_a_trial_may_train_one_more_than_fits(tmp_path: Path) -> None:
-    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, epochs=1, largest=18.0, alike=3)
+    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, least_epochs=1, largest=18.0, alike=3)
     # Three of 2 or 4 s, of 6 s one more than fits, of 9 s the limit holds, and beyond it one epoch.
     assert [share.of(epoch) for epoch in (2.0, 4.0, 6.0, 9.0, 20.0)] == [10.0, 12.0, 16.0, 18.0, 20.0]
 
@@ -339,6 +368,47 @@ def test_a_run_promises_what_its_second_half_adds_once_more() -> None:
     assert run_of(0.1, 0.2, 0.25, 0.3).promise == 0.3  # it has converged
     assert run_of(0.2, 0.3, 0.3, 0.1, end="share").promise == pytest.approx(0.3)
     assert run_of(0.2, end="share").promise == pytest.approx(0.4)
+    # The half of the epochs, however long one of them took.
+    for seconds in ((25.6, 22.4), (22.4, 25.6)):
+        epochs = [
+            each.model_copy(update={"cost": cost}) for each, cost in zip(run_of(0.1, 0.2).epochs, seconds, strict=True)
+        ]
+        assert Run(epochs=tuple(epochs), end="share").promise == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("message", "end"),
+    [("OOM when allocating tensor", "too large"), ("save/part-0: No space left on device", None)],
+)
+def test_a_full_disk_is_no_lack_of_memory(
+    message: str, end: str | None, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = tf.errors.ResourceExhaustedError(None, None, message)
+    monkeypatch.setattr(training, "build_trainer", Mock(side_effect=error))
+    share = Share(10.0, clock(tmp_path, None), lambda run, most: False)
+    arguments = (parse_config({}), Dataset.open(dataset), tmp_path, share, Run())
+    if end is None:
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="No space left"):
+            training.train(*arguments)
+    else:
+        assert training.train(*arguments).end == end
+
+
+def test_a_falling_rate_goes_by_the_first_seed_alone() -> None:
+    """A resumed search has more seeds than it had when it came here first."""
+    again = list[Finalist]()
+    first = run_of(0.1, 0.5, 0.4, 0.4, 0.4, 0.4)
+    for runs, most in (((first,), 2), ((first, run_of(0.1, 0.1, 0.1, 0.1, 0.1, 0.9)), 6)):
+        finalist = Finalist(Tried(0, first), 0, runs)
+        assert finalist.best_epoch == most
+        state = SimpleNamespace(
+            search=SimpleNamespace(fixed=SimpleNamespace(raw={})),
+            _alone=lambda finalist=finalist: [finalist],
+            _most_epochs=lambda finalist: 100,
+            _again=lambda finalist, seed: again.append(finalist),
+        )
+        Finals._train_with_falling_rate(state)  # type: ignore[arg-type]
+    assert not again  # 1.5 times 2 epochs are too few
 
 
 def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
@@ -399,6 +469,12 @@ def test_what_validation_chose_is_the_mean_over_the_seeds_that_count_alike() -> 
     assert chosen.norm_exponent == pytest.approx(0.3)
     assert chosen.prior == pytest.approx({**week, "now": 0.3, "past": 0.3, "length": 0.05})
     assert Finalist(Tried(0, run(0.1)), 0, (run(0.1),)).chosen.prior is None
+    # A prior that weighs nothing is no part of a mean, nor is the exponent that goes with it.
+    none = run(0.9, **week, now=0.0, past=0.0, length=0.0)
+    chosen = Finalist(Tried(0, runs[0]), 0, (runs[0], none)).chosen
+    assert (chosen.norm_exponent, chosen.prior) == (0.1, runs[0].epochs[0].prior)
+    chosen = Finalist(Tried(0, none), 0, (none, runs[0])).chosen
+    assert (chosen.norm_exponent, chosen.prior) == (0.9, none.epochs[0].prior)
 
 
 def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
