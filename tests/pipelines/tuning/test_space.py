@@ -250,7 +250,7 @@ def test_a_fixed_loss_of_graded_events_leaves_every_start_valid(traits: Traits, 
 
 def test_with_a_fixed_sampler_every_loss_has_one() -> None:
     fixed = FixedSettings(parse_config({"sampler": {"name": "in_batch"}}))
-    found = fixed.families(families(TRAITS[0], (64,)), TRAITS[0])
+    found = fixed.families(families(TRAITS[1], (64,)), TRAITS[1])
     assert {family.settings["loss"] for family in found} == {("sampled_softmax", "bsl")}
 
 
