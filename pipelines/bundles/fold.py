@@ -23,7 +23,7 @@ from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
 from serving.bundle.prior import count_of, log_share
 from serving.bundle.reader import Bundle
-from serving.bundle.writer import READ_BACK, WRITE, write_bundle
+from serving.bundle.writer import READ_BACK, WRITE, version_after, write_bundle
 from serving.catalogue.overlay import OverlayView
 from serving.catalogue.updates import CatalogueUpdates
 from serving.files.database_url import DatabaseUrl
@@ -96,7 +96,7 @@ def _write(
         raise DataError(f"{bundle.path}: every item of it was deleted; a bundle holds at least one")
     return write_bundle(
         out,
-        model_version=manifest.model_version,
+        model_version=version_after(manifest.model_version, live.model_dump_json()),
         metric=manifest.metric,
         query_features=manifest.query_features,
         candidate_features=manifest.candidate_features,

@@ -4,6 +4,7 @@ The new bundle keeps the towers, vectors and weights; its prior, popular items a
 read as `towers prepare` reads them.
 """
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from pipelines.bundles import build_index
 from pipelines.bundles.prior import BundlePrior
 from pipelines.console import amount, phases, progress, say
-from pipelines.dataset.popularity import TICKS_PER_S, Counting, item_counts, last_time
+from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, item_counts, last_time
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForm, IdForms
 from pipelines.ingest.events import PHASE as EVENTS
@@ -44,7 +45,8 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
 
     Raises:
         BundleError: BUNDLE is damaged.
-        DataError: it has no prior, EVENTS cannot be read or hold none of its items, or a window of days lacks times.
+        DataError: it has no prior, EVENTS cannot be read, hold none of its items or end before those of its prior, or
+            a window of days lacks times.
         OutputExistsError: `out` exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
@@ -85,6 +87,8 @@ def _made(
     time, unit = (table.time, table.time_unit) if table.time_unit in TICKS_PER_S else (None, None)
     if given.days is not None and time is None:
         raise DataError(f"{path}: the events have no times; this prior counts those of the last {given.days} days")
+    if time is not None and unit is not None:
+        _check_times(path, bundle, int(time.min()) // TICKS_PER_S[unit], int(time.max()) // TICKS_PER_S[unit])
     row = np.array([*map(bundle.item_rows.find, table.item_ids.to_list())], np.int64)[table.item]
     known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
     if not known.any():
@@ -95,8 +99,20 @@ def _made(
     # In file order, which does not matter for counting.
     part = Events(table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), times)
     items, until = bundle.manifest.items, last_time([part])
+    until_s = None if until is None or unit is None else until // TICKS_PER_S[unit]
     counts = item_counts([part], items, Counting(given.days, given.users_alike), time_unit=unit, until=until)
     events = int(item_counts([part], items, Counting(given.days), time_unit=unit, until=until).sum())
-    new, until_s = np.zeros(items, np.bool_), None if until is None or unit is None else until // TICKS_PER_S[unit]
+    new = np.zeros(items, np.bool_)
     made = BundlePrior.make(given, counts=counts, past=past, new=new, until=until_s, events=events)
     return made, events, int(np.count_nonzero(row < 0))
+
+
+def _check_times(path: Path | str, bundle: Bundle, first: int, last: int) -> None:
+    """Refuses events that end before those of the prior, in seconds; warns of those that may not fill its window."""
+    old = bundle.manifest.prior
+    assert old is not None
+    if old.until is not None and last < old.until:
+        end, counted = (datetime.fromtimestamp(seconds, UTC) for seconds in (last, old.until))
+        raise DataError(f"{path}: ends at {end}, before the events of {bundle.path}, {counted}; give newer events")
+    if old.days is not None and (days := (last - first) / DAY_S) < old.days:
+        say(f"warning: {path}: its events are of {days:.1f} days, and the prior counts those of the last {old.days}")

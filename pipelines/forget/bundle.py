@@ -3,7 +3,6 @@
 The bundle is replaced under its name, so services open it again, and a rollback to it finds no trace of the user.
 """
 
-import hashlib
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from serving.bundle.array_writer import write_blocks, write_ids
 from serving.bundle.manifest import MANIFEST, Manifest, write_manifest
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import QUERY_ID, Bundle
+from serving.bundle.writer import version_after
 from serving.files.lock import exclusive
 from serving.files.staging import staged
 
@@ -106,10 +106,9 @@ def _remove_row(bundle: Bundle, row: int, directory: Path) -> None:
 def _write_manifest(old: Manifest, directory: Path, *, queries: int) -> None:
     names = [path for path in files.files_under(directory) if path != directory / MANIFEST]
     digests = files.digests(directory, names)
-    version = hashlib.sha256(f"{old.model_version} {digests[files.QUERY_IDS].sha256}".encode()).hexdigest()
     manifest = old.model_copy(
         update={
-            "model_version": f"{old.model_version.partition('-')[0]}-{version[:8]}",
+            "model_version": version_after(old.model_version, digests[files.QUERY_IDS].sha256),
             "created_at": datetime.now(UTC),
             "queries": queries,
             "files": digests,

@@ -229,5 +229,7 @@ def _notes(sides: Sequence[Side], measured: Measured | None) -> Iterator[str]:
         other = side.members[0]
         if other.version == baseline.version:
             yield f"{other.path} holds the model of {baseline.path}, {baseline.version}"
+        elif baseline.training and baseline.training == other.training:
+            yield f"{other.path} and {baseline.path} are of one training: what differs was changed after it"
         elif baseline.recipe is not None and baseline.recipe == other.recipe:
             yield f"{other.path} has the recipe of {baseline.path}: they are two trainings of one recipe"

@@ -95,7 +95,9 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     for path, bundle in opened.items():
         names = {column(EXACT, *each): column(str(path), *each) for each in product(METRICS, ks)}
         rows = pl.DataFrame({**about, **{name: evaluation.of(own) for name, own in names.items()}})
-        members[path] = Member(path, bundle.manifest.model_version, facts, rows, _recipe(bundle))
+        members[path] = Member(
+            path, bundle.manifest.model_version, facts, rows, _recipe(bundle), bundle.manifest.training
+        )
     lists = {path: evaluation.lists[str(path)][:, :k] for path in paths}
     return Measured(members, evaluation, parts, served, lists, data, held)
 

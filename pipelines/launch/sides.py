@@ -5,7 +5,7 @@ sides are about the same users in the same order; `refuse_different` holds that.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Member:
         facts: by name, what must be equal in all that is compared.
         rows: [Q] one row per test user, with the columns of `per_user.parquet`.
         recipe: the settings of its training without the seed; None where it is not known.
+        training: what its bundle says of its training, seconds included; empty where it is not known.
     """
 
     path: Path
@@ -46,6 +47,7 @@ class Member:
     facts: Mapping[str, Any]
     rows: pl.DataFrame
     recipe: Mapping[str, Any] | None = None
+    training: Mapping[str, Any] = field(default_factory=dict)
 
     def values(self, metric: str) -> Floats:
         """The figures of one metric, such as ``"recall@20"``, by exact search, [Q]."""

@@ -16,6 +16,7 @@ from pipelines.tuning.traits import Raw, validation
 from towers.config.recipe import parse_config
 
 WIDTH = 118  # of a comment line
+FOUND_BY = "Found by towers tune"  # starts the first comment
 MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
 ORDER = ("data", "features", "model", "loss", "sampler", "distillation", "optimizer", "train")
 
@@ -71,7 +72,7 @@ def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[st
     seeds = f", mean of {len(finalist.runs)} seeds" if len(finalist.runs) > 1 else ""
     pruned = sum(each.run.end == "pruned" for each in tried)
     return [
-        f"Found by towers tune for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
+        f"{FOUND_BY} for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
         f"alone, {validation(search.data.manifest)}: {search.asked.metric} {finalist.value:.4f} after "
         f"{amount(finalist.best_epoch, 'epochs')}{seeds}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "

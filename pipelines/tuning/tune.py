@@ -25,7 +25,7 @@ from pipelines.errors import DataError
 from pipelines.training.check import check_recipe
 from pipelines.training.train import open_work
 from pipelines.tuning.finals import MOST_TRAININGS, Finals
-from pipelines.tuning.recipe import comments, recipe, text
+from pipelines.tuning.recipe import FOUND_BY, comments, recipe, text
 from pipelines.tuning.search import Search, SearchGoal
 from pipelines.tuning.space import Family, FixedSettings, families
 from pipelines.tuning.starts import ORIGINS
@@ -44,6 +44,7 @@ DEFAULT_MINUTES = 60.0
 DEFAULT_METRIC = "recall@20"
 DIMENSION = 64
 WRITTEN = "written"  # the digests of the recipes that an interrupted search has written, a line each
+COLUMNS = "trial,family,origin,"  # the first of RECIPE.trials.csv
 SHOWN = 10  # trials in the table at the end
 NEVER_TARGETS = "leave_last_out"  # in this protocol validation events are input at the test, never targets
 
@@ -220,8 +221,8 @@ def _growth(data: Dataset, fixed: FixedSettings) -> float:
 
 
 def _refuse_taken(out: Path, *, overwrite: bool) -> None:
-    for each in (out, _table(out)):
-        refuse_existing(each, overwrite=overwrite)
+    for each, starts in ((out, f"# {FOUND_BY}"), (_table(out), COLUMNS)):
+        refuse_existing(each, overwrite=overwrite, starts=starts.encode())
 
 
 def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:

@@ -154,6 +154,17 @@ def write_bundle(
         return _read_back(directory, files.files_under(directory), manifest, progress)
 
 
+def version_after(version: str, change: str) -> str:
+    """Returns the model version of a bundle that was made from one of `version`; the data set's part stays.
+
+    Args:
+        version: that of the bundle before.
+        change: what tells the change from any other.
+    """
+    digest = hashlib.sha256(f"{version} {change}".encode()).hexdigest()
+    return f"{version.partition('-')[0]}-{digest[:8]}"
+
+
 def replace_prior(
     bundle: Bundle,
     out: Path,
@@ -183,14 +194,13 @@ def replace_prior(
     }
 
     def manifest(added: dict[str, FileInfo]) -> Manifest:
-        version = hashlib.sha256(f"{old.model_version} {added[files.ITEM_PRIOR].sha256}".encode()).hexdigest()
         live = old.live
         if live is not None and prior.until is not None:
             # The new counts hold no live events; which ones a fold must add, their times tell.
             live = live.model_copy(update={"events": 0})
         return old.model_copy(
             update={
-                "model_version": f"{old.model_version.partition('-')[0]}-{version[:8]}",
+                "model_version": version_after(old.model_version, added[files.ITEM_PRIOR].sha256),
                 "created_at": datetime.now(UTC),
                 "files": dict(sorted({**kept, **added}.items())),
                 "index": None,

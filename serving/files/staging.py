@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -117,13 +117,22 @@ def _left_overs(folder: Path, name: str | None) -> list[tuple[Path, str, Path]]:
     return [(folder / match[1], match[3], path) for match, path in found if not _lives(int(match[2]), path)]
 
 
-def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = None) -> None:
+def refuse_existing(
+    out: Path,
+    *,
+    overwrite: bool = False,
+    marker: str | None = None,
+    starts: bytes = b"",
+    inputs: Iterable[Path | str | None] = (),
+) -> None:
     """Refuses an output path that exists or cannot be written; call it before the long work.
 
     Args:
         out: the output path.
         overwrite: it may be replaced, but only by the same kind: a mistyped path must not destroy the inputs.
         marker: the file that every directory of this kind holds; None if the output is a file.
+        starts: what every file of this kind starts with.
+        inputs: what the command reads, which is never replaced; URLs and None are skipped.
 
     Raises:
         OutputExistsError: it exists and may not be replaced.
@@ -132,9 +141,15 @@ def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = 
     if out.exists():
         if not overwrite:
             raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
-        empty = out.is_dir() and not any(out.iterdir())
-        if not (empty or (out.is_file() if marker is None else (out / marker).is_file())):
+        if any(each is not None and Path(each).exists() and out.samefile(each) for each in inputs):
+            raise OutputExistsError(f"{out} is what this command reads; name another --out")
+        if out.is_dir():
+            replaceable = not any(out.iterdir()) or (marker is not None and (out / marker).is_file())
             kind = "a directory" if marker is None else f"no directory with {marker}"
+        else:
+            replaceable = marker is None and _start(out, len(starts)) in (b"", starts)
+            kind = "another kind of file" if marker is None else f"no directory with {marker}"
+        if not replaceable:
             raise OutputExistsError(
                 f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
             )
@@ -145,6 +160,12 @@ def refuse_existing(out: Path, *, overwrite: bool = False, marker: str | None = 
     # Writing beside `out` is what counts, even if `out` exists: the new content is renamed into its place.
     if not os.access(place, os.W_OK | os.X_OK, effective_ids=os.access in os.supports_effective_ids):
         raise PermissionError(errno.EACCES, f"cannot be written: no permission to write in {place}", str(out))
+
+
+def _start(file: Path, count: int) -> bytes:
+    """The first bytes of a file."""
+    with file.open("rb") as opened:
+        return opened.read(count)
 
 
 def flush_to_disk(path: Path) -> None:

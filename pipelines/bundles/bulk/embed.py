@@ -10,14 +10,14 @@ import numpy as np
 import polars as pl
 
 from pipelines.bundles.bulk.feature_file import FeatureFile
-from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
+from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, refuse_taken, write_parquet
 from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.dataset.manifest import digest_of as digest_of_file
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.encoder import Encoder
-from serving.files.staging import refuse_existing, staged
+from serving.files.staging import staged
 
 READ, ENCODE, WRITE = "read", "encode", "write"
 BLOCK_ROWS = 1_024
@@ -52,14 +52,14 @@ def run(
         DataError: not exactly one of `users` and `items`, a wrong shard or file, or the folder holds shards of another
             N or of other inputs.
         BundleError: the bundle is damaged.
-        OutputExistsError: `out` exists.
+        OutputExistsError: `out` exists, or is a file that this command reads or never writes.
     """
     source = users if items is None else items
     if source is None or (users is not None and items is not None):
         raise DataError("give one file of features: --users or --items")
     part = None if shard is None else Shard.parse(shard)
     if part is None:
-        refuse_existing(out, overwrite=overwrite)
+        refuse_taken(out, overwrite=overwrite, inputs=[users, items])
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
     tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)

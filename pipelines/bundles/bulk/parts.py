@@ -8,7 +8,7 @@ read together they are what one run writes.
 
 import hashlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,8 +21,10 @@ from pipelines.console import Advance, amount, say
 from pipelines.errors import DataError
 from serving.bundle.manifest import MANIFEST
 from serving.files.lock import exclusive
-from serving.files.staging import remove, staged
+from serving.files.staging import refuse_existing, remove, staged
 
+PARQUET = b"PAR1"  # starts every such file
+TEXT_FILES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 HASHED_IDS = 100_000
 DIGITS = 16
 MOST = 99_999  # shards
@@ -120,6 +122,18 @@ def part_files(
 def _write_part(frame: pl.DataFrame, part: Path) -> None:
     with staged(part) as staging:
         frame.write_ipc(staging)
+
+
+def refuse_taken(out: Path, *, overwrite: bool, inputs: Iterable[Path | str | None]) -> None:
+    """Refuses a file that is there, an input of the command, and a name of another format than Parquet.
+
+    Raises:
+        DataError: the name is that of a text file.
+        OutputExistsError: it exists and may not be replaced.
+    """
+    if out.suffix in TEXT_FILES:
+        raise DataError(f"--out {out}: it is written as Parquet; name it {out.with_suffix('.parquet')}")
+    refuse_existing(out, overwrite=overwrite, starts=PARQUET, inputs=inputs)
 
 
 def write_parquet(table: pl.LazyFrame, out: Path) -> None:

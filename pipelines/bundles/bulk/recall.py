@@ -11,14 +11,14 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, write_parquet
+from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, refuse_taken, write_parquet
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
 from serving.client.address import without_password
-from serving.files.staging import refuse_existing, staged
+from serving.files.staging import staged
 from serving.recall.loading import missing_index, open_index
 from serving.recall.recaller import Recaller
 from serving.search.index import Floats, Rows
@@ -58,13 +58,13 @@ def run(
         BusyError: another process works on the same file.
         DataError: k, the shard or the file of users is wrong, or the folder holds shards of another N or other inputs.
         BundleError: the bundle is damaged.
-        OutputExistsError: `out` exists.
+        OutputExistsError: `out` exists, or is a file that this command reads or never writes.
     """
     if k < 1:
         raise DataError(f"--k must be at least 1, got {k}")
     part = None if shard is None else Shard.parse(shard)
     if part is None:
-        refuse_existing(out, overwrite=overwrite)
+        refuse_taken(out, overwrite=overwrite, inputs=[users])
     phases("recall", VERIFY, SEARCH, WRITE)
     return write_all(open_searcher(bundle), k, out, users=users, shard=part, overwrite=overwrite)
 

@@ -49,6 +49,10 @@ def test_a_folded_bundle_answers_as_the_old_one_with_its_changes(kind: VectorTyp
     live.delete(["i9", "i1", "never there"])
     manifest = fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
     assert manifest.items == ITEMS + 1 - 2 and manifest.live is not None and manifest.vectors == kind
+    # Another bundle answers otherwise; the part of the data set stays.
+    version = old.bundle.manifest.model_version
+    assert manifest.model_version != version
+    assert manifest.model_version.partition("-")[0] == version.partition("-")[0]
     live.put(old.catalogue, [("later", {"group": "g1", "place": 3.0}, {})])
     folded = opened(tmp_path / "folded", live)
     assert len(folded.catalogue.live.view.living) == 1, "only what came later is replayed"

@@ -174,6 +174,16 @@ def test_two_trainings_of_one_recipe_are_said_to_be_that(folder: Path, content: 
     assert "the spread over seeds is not known" in notes
 
 
+def test_two_bundles_of_one_training_are_said_to_be_that(folder: Path, content: dict[str, Any], tmp_path: Path) -> None:
+    made = {"lineage": {"config": {"train": {"seed": 7}}}, "training": {"stages": [{"seconds": 1.25}]}}
+    for seed, name in enumerate(("stored", "stored otherwise")):
+        columns.write_bundle_of(folder / "dataset", name=name, seed=seed, **made)
+    names = [str(folder / name) for name in ("stored", "stored otherwise")]
+    notes = " ".join(compare.run(names, tmp_path / "out", dataset=folder / "dataset", metric="recall@5")["notes"])
+    assert f"{names[1]} and {names[0]} are of one training" in notes
+    assert "two trainings" not in notes
+
+
 def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[str, Any]) -> None:
     for name in "ac":
         report.run(folder / name, folder / "dataset", folder / f"report-{name}", ks=[3, 5], maps=[])

@@ -404,6 +404,31 @@ def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Pat
     np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
 
 
+def test_events_that_end_before_those_of_the_prior_are_refused(world: Path, tmp_path: Path) -> None:
+    prior = Bundle.open(world / "bundle").manifest.prior
+    assert prior is not None and prior.until is not None
+    older = pl.read_parquet(world / "events.parquet").filter(pl.col("timestamp") < prior.until - DAY_S)
+    older.write_csv(tmp_path / "older.csv")
+    with pytest.raises(DataError, match=r"older\.csv: ends at .*, before the events of .*bundle.*; give newer"):
+        renew.run(world / "bundle", tmp_path / "older.csv", tmp_path / "renewed")
+
+
+@pytest.mark.parametrize("days", [2, 1_000])
+def test_events_that_may_not_fill_the_window_are_warned_of(
+    days: int, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prior = Bundle.open(world / "bundle").manifest.prior
+    assert prior is not None and prior.until is not None and prior.days is not None and 2 < prior.days < 1_000
+    events = pl.read_parquet(world / "events.parquet")
+    last = int(events["timestamp"].max())  # type: ignore[arg-type]
+    first = pl.DataFrame({"user_id": ["n1"], "item_id": ["i77"], "timestamp": [last - days * DAY_S]})
+    late = events.filter(pl.col("timestamp") > last - 2 * DAY_S).select(first.columns)
+    pl.concat([late, first]).write_csv(tmp_path / "events.csv")
+    renew.run(world / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
+    warned = f"events.csv: its events are of {days}.0 days, and the prior counts those of the last {prior.days}"
+    assert (warned in capsys.readouterr().err) == (days == 2)
+
+
 def test_a_renewal_that_fails_at_its_index_leaves_nothing(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

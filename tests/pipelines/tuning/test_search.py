@@ -16,6 +16,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.tuning import clock, finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from serving.files.disk_full import DiskFullError
+from serving.files.staging import OutputExistsError
 from towers.config.recipe import Config, parse_config
 
 TRIALS = 32
@@ -252,8 +253,8 @@ def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -
     }
     rows = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=100).rows
     new = [row for row in rows if row["reason"] != search.REPEAT]
-    settings = [json.loads(row["settings"]) for row in new]
-    assert sorted(settings, key=lambda each: each["average"]) == [{"average": 0.0}, {"average": 0.99}, {"average": 0.999}]
+    settings = sorted((json.loads(row["settings"]) for row in new), key=lambda each: each["average"])
+    assert settings == [{"average": 0.0}, {"average": 0.99}, {"average": 0.999}]
     assert len(rows) == len(new) + 5
 
 
@@ -284,3 +285,15 @@ def test_on_a_full_disk_the_search_stays(dataset: Path, tmp_path: Path) -> None:
     with pytest.raises(DiskFullError, match=f"{tmp_path / 'r.toml'}: No space left on device"):
         searched(Formula(slow=full), dataset, tmp_path / "r.toml", trials=8)
     assert (tmp_path / ".r.toml.unfinished" / "trials").is_dir()
+
+
+def test_a_recipe_or_table_of_other_hands_is_never_replaced(dataset: Path, tmp_path: Path) -> None:
+    out, table = tmp_path / "r.toml", tmp_path / "r.trials.csv"
+    for path in (out, table):
+        path.write_text("[train]\nepochs = 3\n")
+        with pytest.raises(OutputExistsError, match=f"{path} is another kind of file"):
+            searched(Formula(), dataset, out, trials=3, overwrite=True)
+        assert path.read_text() == "[train]\nepochs = 3\n"
+        path.unlink()
+    for _ in range(2):
+        assert len(searched(Formula(), dataset, out, trials=3, overwrite=True).rows) == 3

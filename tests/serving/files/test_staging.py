@@ -229,6 +229,21 @@ def test_an_output_that_is_there_cannot_be_replaced_without_permission_either(no
         refuse_existing(no_permission / "there", overwrite=True)
 
 
+def test_a_file_is_replaced_only_by_its_own_kind_and_never_if_it_is_read(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    for text, replaceable in (("", True), ("KIND and more", True), ("other", False), ("KIN", False)):
+        out.write_text(text)
+        if replaceable:
+            refuse_existing(out, overwrite=True, starts=b"KIND", inputs=[None, "s3://bucket/out", tmp_path / "other"])
+        else:
+            with pytest.raises(OutputExistsError, match="another kind of file"):
+                refuse_existing(out, overwrite=True, starts=b"KIND")
+    out.write_text("KIND")
+    (tmp_path / "link").symlink_to(out)
+    with pytest.raises(OutputExistsError, match=f"{out} is what this command reads; name another --out"):
+        refuse_existing(out, overwrite=True, starts=b"KIND", inputs=[str(tmp_path / "link")])
+
+
 def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=f"cannot be written: {tmp_path / 'file'} is not a directory"):

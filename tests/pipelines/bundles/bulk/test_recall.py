@@ -277,9 +277,18 @@ def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path)
     out.write_text("precious")
     with pytest.raises(OutputExistsError):
         command.run(bundle, 3, out)
+    with pytest.raises(OutputExistsError, match="is another kind of file: --overwrite replaces only what this command"):
+        command.run(bundle, 3, out, overwrite=True)
     assert out.read_text() == "precious"
+    listed = pl.DataFrame({"user_id": ["u1"]})
+    listed.write_parquet(out)
+    with pytest.raises(OutputExistsError, match=f"{out} is what this command reads; name another --out"):
+        command.run(bundle, 3, out, users=out, overwrite=True)
+    assert pl.read_parquet(out).equals(listed)
     command.run(bundle, 3, out, overwrite=True)
     check(out, ALL, 3)
+    with pytest.raises(DataError, match=r"--out .*out\.csv: it is written as Parquet; name it .*out\.parquet"):
+        command.run(bundle, 3, tmp_path / "out.csv")
 
 
 def test_k_must_be_positive(bundle: Path, tmp_path: Path) -> None:
