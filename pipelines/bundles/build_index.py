@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 import numpy as np
 
-from pipelines.bundles.scann_log import without_scann_log
 from pipelines.bundles.tune_index import PHASE as TUNE
 from pipelines.bundles.tune_index import nearly_as, tune
 from pipelines.console import Advance, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import SINGLE_QUERIES, single_query_s
+from pipelines.rankers.scann_log import without_scann_log
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import MANIFEST, IndexInfo, read_manifest

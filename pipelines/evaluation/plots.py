@@ -1,6 +1,7 @@
 """Draws the plots of a report as SVG texts, for a page on light or dark ground."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
@@ -47,7 +48,10 @@ def _figure(width: float, height: float) -> Iterator[tuple[Axes, list[str]]]:
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure.subplots(), out
         text = StringIO()
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        with warnings.catch_warnings():
+            # Only its own font lacks them: the page's reader has others, and the SVG holds text, not outlines.
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+            figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     # Without the XML head, as the SVG stands within a page, and without the names of its groups, which other plots of
     # the page have, too.
     svg = "".join(text.getvalue().partition("<svg")[1:])

@@ -98,7 +98,7 @@ def run(
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
     data, manifest = Dataset.open(dataset), read_manifest(bundle)
-    similarity = similarity_report.is_similarity(manifest)
+    similarity = manifest.is_similarity
     if similarity:
         urls, ids = ["--url"] if url is not None else [], ["--user-ids"] if user_ids else []
         if of_users := " ".join([*urls, *ids, protocol.given]).strip():

@@ -14,7 +14,6 @@ from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evide
 from pipelines.console import amount, phase, phases, say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
-from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch import tracking
 from pipelines.launch.judge import OF_SIMILARITY, Report, Reports
 from pipelines.launch.records.outputs import of_gate
@@ -140,7 +139,7 @@ def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: O
     section = f"{path}: renewal" if renewal else str(path)
     if (rules.of_both_reports or rules.agreement) and before is None:
         raise DataError(f"{section}: compares with a baseline; give --baseline, the bundle that answers now")
-    if rules.of_report and is_similarity(judged.manifest):
+    if rules.of_report and judged.manifest.is_similarity:
         raise DataError(
             f"{section}: judges figures of a report, but {judged.recaller.bundle.path} is of task = 'similarity'; "
             f"such a bundle is judged by {OF_SIMILARITY} alone"

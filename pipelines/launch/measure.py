@@ -18,7 +18,6 @@ from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
 from pipelines.evaluation.protocol.asked import ask
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.evaluation.slices import Slice, Trained, slices_of
 from pipelines.launch.sides import FACTS, USER, Member, Side
 from pipelines.rankers.evaluate import Evaluation, Lists, column, evaluate
@@ -74,7 +73,7 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     """
     data = Dataset.open(dataset)
     for path in paths:
-        if is_similarity(read_manifest(path)):
+        if read_manifest(path).is_similarity:
             raise DataError(f"{path}: task = 'similarity'; compare takes bundles that recall items for users")
     opened = dict(zip(paths, open_inputs(paths, data), strict=True))
     served = {path: Served.match(bundle, ExactIndex(bundle.recall_vectors), data) for path, bundle in opened.items()}

@@ -8,7 +8,6 @@ import numpy as np
 from pipelines.bundles.blessing import Judgement
 from pipelines.console import amount
 from pipelines.errors import DataError
-from pipelines.evaluation.similarity.report import is_similarity
 from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule, Limit
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -70,7 +69,7 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
 
 def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:
     """A sample of the known users; of a bundle of item similarity, which knows popular items for them, of the items."""
-    of_items = is_similarity(recaller.bundle.manifest)
+    of_items = recaller.bundle.manifest.is_similarity
     names = recaller.bundle.item_ids if of_items else recaller.bundle.query_names
     rows = np.random.default_rng(SEED).choice(len(names), size=min(SAMPLE, len(names)), replace=False)
     asked = [names[row] for row in rows.tolist()]

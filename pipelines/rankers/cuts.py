@@ -10,10 +10,11 @@ from pipelines.dataset.heldout import HeldOut
 from pipelines.rankers.evaluate import per_user
 from pipelines.rankers.index_curve import EXACT_S, single_query_s
 from pipelines.rankers.ranker import Served
+from pipelines.rankers.scann_log import without_scann_log
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.prior import recall_vectors
 from serving.search.exact import ExactIndex
-from serving.search.index import Floats
+from serving.search.index import Floats, Index
 from serving.search.scann import ScannIndex
 from serving.search.vector_codes import DTYPES, rounded
 from towers.model.prior import deviation
@@ -42,8 +43,10 @@ def cuts(served: Served, held: HeldOut, k: int) -> Cuts:
         return {"left_out": "no test user has a stored vector"}
     for width in [*widths, full]:
         small, items = (served, np.asarray(bundle.recall_vectors)) if width == full else _cut(served, width)
-        exact = ExactIndex(items)
-        index = ScannIndex.build(items, served.index.parameters) if isinstance(served.index, ScannIndex) else exact
+        index: Index = (exact := ExactIndex(items))
+        if isinstance(served.index, ScannIndex):
+            with without_scann_log():
+                index = ScannIndex.build(items, served.index.parameters)
         recall = per_user(replace(small, index=exact).exact(k), held, "recall", k).mean()
         queries = small.bundle.recall_queries(small.bundle.query_vectors[rows], bundle.seen_counts(rows))
         points.append(

@@ -177,6 +177,11 @@ class Manifest(_Record):
         """The query tower's lists of items that the query took."""
         return [feature for feature in self.query_features if feature.kind == "history"]
 
+    @property
+    def is_similarity(self) -> bool:
+        """Whether it was trained with `task = "similarity"`: its queries are items."""
+        return dict(self.lineage.get("config") or {}).get("task") == "similarity"
+
 
 def read_manifest(bundle: Path) -> Manifest:
     """Reads `manifest.json` of a bundle; one of an earlier release is converted to this schema version.

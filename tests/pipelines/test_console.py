@@ -142,7 +142,7 @@ KEPT = (
 def crash(body: str) -> "subprocess.CompletedProcess[bytes]":
     """Runs a body, in a process, under the filter."""
     code = (
-        f"import os\nfrom pipelines.bundles.scann_log import without_scann_log\nwith without_scann_log():\n    {body}"
+        f"import os\nfrom pipelines.rankers.scann_log import without_scann_log\nwith without_scann_log():\n    {body}"
     )
     words = [sys.executable, "-c", f"{code}\nos.write(2, {NOISE!r})"]
     return subprocess.run(words, capture_output=True, timeout=60, check=False)

@@ -74,8 +74,11 @@ def open_searcher(bundle: Path) -> Recaller:
 
     Raises:
         BundleError: the bundle is damaged.
+        DataError: it was trained for the similarity of items.
     """
     (opened,) = verify(bundle)
+    if opened.manifest.is_similarity:
+        raise DataError(f"{bundle}: task = 'similarity' finds items for items, not for users; serve it: POST /similar")
     if warning := missing_index(opened):
         say(f"warning: {warning}")
     return Recaller(opened, open_index(opened))

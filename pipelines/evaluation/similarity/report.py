@@ -41,7 +41,6 @@ from pipelines.rankers.evaluate import PHASE as EVALUATE
 from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
 from pipelines.training.similarity.labels import HELD_OUT, TRAINING, VALIDATION, Labels, pairs_digest, read_labels
-from serving.bundle.manifest import Manifest
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_index
 from towers.config.recipe import parse_config
@@ -53,12 +52,6 @@ PROTOCOL = (
     "items that are like another one. Held-out items trained nothing and chose no epoch. within_below_between: share "
     "of (item, like, unlike) in which the like one is nearer, equal ones half, mean over the items."
 )
-
-
-def is_similarity(bundle: Manifest) -> bool:
-    """Whether the bundle was trained with `task = "similarity"`."""
-    recipe = bundle.lineage.get("config")
-    return isinstance(recipe, dict) and recipe.get("task") == "similarity"
 
 
 def run(

@@ -1,6 +1,7 @@
 """Plots as texts: what axes and legends say, and that names from the data are only text."""
 
 import re
+import warnings
 
 import numpy as np
 import pytest
@@ -50,6 +51,14 @@ def test_names_with_dollar_signs_are_no_formulas(name: str) -> None:
     estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
     shown = texts(plots.by_slice([name, "other"], {"model": [estimate, estimate]}, "recall@20"))
     assert name.replace("<", "&lt;").replace(">", "&gt;") in shown
+
+
+def test_a_name_that_matplotlibs_font_lacks_is_text_of_the_page_and_no_warning() -> None:
+    estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shown = texts(plots.by_slice(["スポーツ", "other"], {"model": [estimate, estimate]}, "recall@20"))
+    assert "スポーツ" in shown
 
 
 def test_log_scales_have_plain_numbers() -> None:

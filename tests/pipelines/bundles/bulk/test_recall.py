@@ -291,6 +291,12 @@ def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path)
         command.run(bundle, 3, tmp_path / "out.csv")
 
 
+def test_a_bundle_of_similar_items_recalls_nothing_for_users(tmp_path: Path) -> None:
+    write_world(tmp_path / "items", lineage={"config": {"task": "similarity"}})
+    with pytest.raises(DataError, match=r"items: task = 'similarity' finds items for items, not for users; serve it"):
+        command.run(tmp_path / "items", 3, tmp_path / "out.parquet")
+
+
 def test_k_must_be_positive(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--k must be at least 1, got 0"):
         command.run(bundle, 0, tmp_path / "out.parquet")
