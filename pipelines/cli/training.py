@@ -97,7 +97,8 @@ def tune(
         int | None,
         typer.Option(
             min=1,
-            help="Maximum number of trials; without --budget-minutes the same seed gives the same recipe.",
+            help="Maximum number of trials, before the finals, which train the best of them again. Without "
+            "--budget-minutes the same seed gives the same recipe.",
             show_default=False,
         ),
     ] = None,

@@ -63,10 +63,14 @@ def run(
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
     tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)
-    rows_of, column = ("users", "user_id") if items is None else ("items", "item_id")
+    rows_of, column, side = ("users", "user_id", "query") if items is None else ("items", "item_id", "candidate")
     with local_copies() as copies:
         with phase(READ):
-            file = FeatureFile(copies.local(source), column, tower.features, copies)
+            recipe = opened.manifest.lineage.get("config", {}).get("features", {}).get(side) or {}
+            sources = {
+                name: each["column"] for name, each in recipe.items() if isinstance(each, dict) and "column" in each
+            }
+            file = FeatureFile(copies.local(source), column, tower.features, copies, sources)
             digest = digest_of(file.ids, digest_of_file(file.path))
         job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)

@@ -4,9 +4,10 @@ A column is named like the input of the tower that it feeds. A text that feeds a
 prepare`; the numbers of a vector in a text may also stand between blanks, commas and brackets.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import polars as pl
@@ -40,12 +41,20 @@ class FeatureFile:
         column: its id column.
         specs: the inputs of the tower.
         copies: unpacks the file.
+        sources: the recipe's columns of inputs that are named otherwise.
 
     Raises:
         DataError: the file is missing, of an unknown kind, or lacks the id column, or all columns of features.
     """
 
-    def __init__(self, path: Path, column: str, specs: Sequence[FeatureSpec], copies: Copies) -> None:
+    def __init__(
+        self,
+        path: Path,
+        column: str,
+        specs: Sequence[FeatureSpec],
+        copies: Copies,
+        sources: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         self.column, self.specs, self.rejects = column, specs, Rejects(hint="")
         self.table = open_table(path, (column,), copies)
         self.path = self.table.path
@@ -57,6 +66,9 @@ class FeatureFile:
             raise DataError(f"{path}: no column of a feature; it has {found}; the tower's inputs are {inputs}")
         if missing := [spec.name for spec in features if spec not in self._read]:
             say(f"{path}: no column {', '.join(missing)}: missing in every row")
+            for name in missing:
+                if sources.get(name) in self.table.columns:
+                    say(f"{path}: training read {name} from column {sources[name]}: name it {name} for that")
         known = {column, *(spec.name for spec in specs)}
         if unread := [name for name in self.table.columns if name not in known]:
             say(f"{path}: not read, since the tower has no such input: {', '.join(unread)}")

@@ -184,3 +184,13 @@ def test_a_text_column_of_numbers_is_refused_where_the_tower_takes_texts(tmp_pat
     file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
     with pytest.raises(DataError, match=r"row 1: features.country: must be a string, got 0.5"):
         requests(file, range(1))
+
+
+def test_the_column_that_training_read_is_named(
+    copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pl.DataFrame({"user_id": ["u1"], "age": [3.0], "land": ["fr"]}).write_csv(tmp_path / "users.csv")
+    FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, {"country": "land", "taste": "absent"})
+    said = capsys.readouterr().err
+    assert "users.csv: training read country from column land: name it country for that" in said
+    assert "absent" not in said
