@@ -180,7 +180,8 @@ class Manifest(_Record):
     @property
     def is_similarity(self) -> bool:
         """Whether it was trained with `task = "similarity"`: its queries are items."""
-        return dict(self.lineage.get("config") or {}).get("task") == "similarity"
+        recipe = self.lineage.get("config")
+        return isinstance(recipe, dict) and recipe.get("task") == "similarity"
 
 
 def read_manifest(bundle: Path) -> Manifest:
