@@ -27,6 +27,8 @@ HEADER = b"x-request-id"
 # Ids that are safe to copy into a log line and a header.
 SAFE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,128}")
 UNKNOWN = "unknown"
+# The log summarises these per second and reason. The wait for a body is the caller's: it makes no request slow.
+SUMMARISED = frozenset({408, 429})
 INTERNAL = error_bytes("internal", "internal error; see the log")
 STOPPING = error_bytes("stopping", "the service is stopping")
 
@@ -105,7 +107,7 @@ class RequestLog:
     def _over(self, scope: Scope, status: int, seconds: float) -> None:
         route, method = self._route(scope), scope["method"]
         metrics.served(route, method, status, seconds)
-        slow = seconds > self._slow_s
+        slow = seconds > self._slow_s and status not in SUMMARISED
         if self._logged == "none" or (self._logged == "errors" and status < 500 and not slow):
             return
         ms = round(seconds * 1e3, 3)

@@ -48,8 +48,18 @@ async def teapot(_: Request) -> Response:
     return PlainTextResponse("no", 418)
 
 
+async def late_body(_: Request) -> Response:
+    await asyncio.sleep(0.02)
+    return PlainTextResponse("too slow", 408)
+
+
+async def late_and_full(_: Request) -> Response:
+    await asyncio.sleep(0.02)
+    return PlainTextResponse("full", 429)
+
+
 def client(**settings: Any) -> TestClient:
-    routes = [Route(f"/{each.__name__}", each) for each in (fine, broken, half, slow, teapot)]
+    routes = [Route(f"/{each.__name__}", each) for each in (fine, broken, half, slow, teapot, late_body, late_and_full)]
     app = Starlette(routes=[*routes, Route("/things/{name:path}", fine)])
     app.add_middleware(RequestLog, settings=Settings(bundle=Path("unused"), **settings), drain=Drain(0))
     return TestClient(app, raise_server_exceptions=False)
@@ -129,6 +139,17 @@ def test_which_requests_are_logged(caplog: pytest.LogCaptureFixture, which: str)
     assert "secret" not in " ".join(each.getMessage() for each in caplog.records)
     for level, each in lines(caplog):
         assert each["method"] == "GET" and each["ms"] >= (20 if each["route"] == "/slow" else 0), level
+
+
+@pytest.mark.parametrize("path", ["/late_body", "/late_and_full"])
+@pytest.mark.parametrize(("which", "levels"), [("errors", []), ("all", ["INFO"])])
+def test_a_refused_request_whose_body_came_slowly_has_no_line_of_its_own(
+    caplog: pytest.LogCaptureFixture, path: str, which: str, levels: list[str]
+) -> None:
+    """Anyone can open many connections and send nothing; the summary counts them."""
+    caplog.set_level(logging.INFO, "uvicorn.error.access")
+    client(slow_ms=10, access_log=which).get(path)
+    assert [level for level, _ in lines(caplog)] == levels
 
 
 def test_a_stop_that_cuts_a_request_off_counts_it() -> None:
