@@ -109,4 +109,7 @@ def _fault(recaller: Recaller) -> str | None:
     except Exception:
         log.exception("%s: a search failed", recaller.bundle.path)
         return "a search failed; see the log"
-    return None if rows[0, 0] >= 0 else "a search finds nothing"
+    if rows[0, 0] >= 0:
+        return None
+    log.error("%s: a search finds nothing", recaller.bundle.path)
+    return "a search finds nothing"

@@ -14,7 +14,9 @@ from itertools import count
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from serving.http.route_table import WORK
 from serving.protocol.asgi import CLOSE, answer, error_bytes
+from serving.protocol.limits import PROBE
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
 from serving.telemetry import metrics
@@ -108,14 +110,16 @@ class RequestLog:
         route, method = self._route(scope), scope["method"]
         metrics.served(route, method, status, seconds)
         slow = seconds > self._slow_s and status not in SUMMARISED
-        if self._logged == "none" or (self._logged == "errors" and status < 500 and not slow):
+        # A probe's 503 is an answer: the log tells of the stop, and of a search that fails, on its own.
+        failed = status >= 500 and not (status == 503 and WORK.get(route) is PROBE)
+        if self._logged == "none" or (self._logged == "errors" and not failed and not slow):
             return
         ms = round(seconds * 1e3, 3)
         fields = {"route": route, "method": method, "status": status, "ms": ms}
         user_id = scope.get("state", {}).get("user_id")
         if user_id is not None:
             fields["user_id"] = user_id
-        level = logging.ERROR if status >= 500 else logging.WARNING if slow else logging.INFO
+        level = logging.ERROR if failed else logging.WARNING if slow else logging.INFO
         access.log(level, "%s %s: %d after %s ms", method, route, status, ms, extra={"fields": fields})
 
     def _route(self, scope: Scope) -> str:

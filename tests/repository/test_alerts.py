@@ -10,18 +10,21 @@ from typing import Any
 import pytest
 import yaml
 
+from serving.http.route_table import WORK
+from serving.protocol.limits import PROBE
 from tests.support.paths import ROOT
 
 RULES = ROOT / "deploy" / "prometheus" / "alerts.yml"
 
 # A value a minute; 'a+bxn' is a, a + b, ... n times more.
 Series = dict[str, str]
-LATENCY = "towers_request_seconds_bucket"
+REQUESTS, LATENCY = "towers_requests_total", "towers_request_seconds_bucket"
 REFUSED = "towers_requests_refused_total"
 ANSWERS = "towers_bundle_answers"
 STARTS, WORKERS = "towers_worker_starts_total", "towers_workers"
 WANTED, FOUND = "towers_index_recall_wanted_total", "towers_index_recall_found_total"
 QUERIES, FALLBACKS = 'towers_queries_total{source="user",version="v"}', "towers_fallbacks_total"
+PROBES = [path for path, work in WORK.items() if work is PROBE]
 
 
 def latency(route: str, *counts: float) -> Series:
@@ -42,10 +45,23 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         [{'up{job="towers"}': "1x9"}, {'up{job="other"}': "0x9"}, {'up{job="towers"}': "1 1 1 1 1 0"}],
     ),
     "TowersErrors": (
-        15, {}, [{'towers_requests_total{status="200"}': "0+97x20", 'towers_requests_total{status="503"}': "0+3x20"}],
+        15, {},
         [
-            {'towers_requests_total{status="200"}': "0+199x20", 'towers_requests_total{status="500"}': "0+1x20"},
-            {'towers_requests_total{status="200"}': "0+9x20", 'towers_requests_total{status="422"}': "0+90x20"},
+            {f'{REQUESTS}{{status="200"}}': "0+97x20", f'{REQUESTS}{{status="503"}}': "0+3x20"},
+            # However many probes are answered.
+            {
+                f'{REQUESTS}{{route="/recall",status="200"}}': "0+97x20",
+                f'{REQUESTS}{{route="/recall",status="503"}}': "0+3x20",
+                **{f'{REQUESTS}{{route="{probe}",status="200"}}': "0+900x20" for probe in PROBES},
+            },
+        ],
+        [
+            {f'{REQUESTS}{{status="200"}}': "0+199x20", f'{REQUESTS}{{status="500"}}': "0+1x20"},
+            {f'{REQUESTS}{{status="200"}}': "0+9x20", f'{REQUESTS}{{status="422"}}': "0+90x20"},
+            *(
+                {f'{REQUESTS}{{status="200"}}': "0+9x20", f'{REQUESTS}{{route="{probe}",status="503"}}': "0+9x20"}
+                for probe in PROBES
+            ),
         ],
     ),
     "TowersSlow": (

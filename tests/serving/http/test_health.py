@@ -96,6 +96,10 @@ def test_not_ready_where_a_search_fails(
     active.opened.catalogue.index = broken = Broken(raises=raises)
     assert ready(client) == (503, "not_ready")
     assert broken.asked == 1 and ("the file went away" in caplog.text) is raises
+    # The only line: a probe's 503 has none of its own.
+    name = active.opened.bundle.path
+    told = f"{name}: a search failed" if raises else f"{name}: a search finds nothing"
+    assert [each.message for each in caplog.records if each.name.startswith("uvicorn.error")] == [told]
     assert client.get("/healthz").status_code == 200
     active.opened.catalogue.index = whole
     assert ready(client) == (200, None)

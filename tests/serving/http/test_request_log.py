@@ -152,6 +152,30 @@ def test_a_refused_request_whose_body_came_slowly_has_no_line_of_its_own(
     assert [level for level, _ in lines(caplog)] == levels
 
 
+@pytest.mark.parametrize(
+    ("which", "path", "status", "levels"),
+    [
+        ("errors", "/readyz", 503, []),
+        ("all", "/readyz", 503, ["INFO"]),
+        ("errors", "/readyz", 500, ["ERROR"]),
+        ("errors", "/recall", 503, ["ERROR"]),
+    ],
+)
+def test_the_503_of_a_probe_is_no_error(
+    caplog: pytest.LogCaptureFixture, which: str, path: str, status: int, levels: list[str]
+) -> None:
+    """A load balancer asks until it has seen that the service stops."""
+
+    async def answers(_: Request) -> Response:
+        return PlainTextResponse("", status)
+
+    caplog.set_level(logging.INFO, "uvicorn.error.access")
+    app = Starlette(routes=[Route(path, answers)])
+    app.add_middleware(RequestLog, settings=Settings(bundle=Path("unused"), access_log=which), drain=Drain(0))
+    TestClient(app).get(path)
+    assert [level for level, _ in lines(caplog)] == levels
+
+
 def test_a_stop_that_cuts_a_request_off_counts_it() -> None:
     async def waits(scope: Any, receive: Any, send: Any) -> None:
         await asyncio.sleep(60)
