@@ -210,7 +210,8 @@ def read_settings(**given: Any) -> Settings:
     try:
         return Settings(**given)
     except ValidationError as error:
-        detail = error.errors()[0]
+        # What is missing comes last: it may be below an unknown key, as after the header of a table.
+        detail = min(error.errors(), key=lambda each: each["type"] == "missing")
         name = str(detail["loc"][0])
         variable = f"{PREFIX}{name.upper()}"
         if detail["type"] == "missing":
@@ -224,7 +225,10 @@ def read_settings(**given: Any) -> Settings:
             if name in ENDED:
                 raise DataError(f"{where}: no such setting any more: {ENDED[name]}") from None
             near = difflib.get_close_matches(name, Settings.model_fields, 1)
-            raise DataError(f"{where}: no such setting{f'; did you mean {near[0]}?' if near else ''}") from None
+            hint = f"; did you mean {near[0]}?" if near else ""
+            if isinstance(detail["input"], dict):
+                hint = f"; a settings file has no tables such as [{name}]"
+            raise DataError(f"{where}: no such setting{hint}") from None
         # The URL of a database may hold a password.
         got = "" if is_database_url(detail["input"]) else f", got {detail['input']!r}"
         raise DataError(f"{where}: {detail['msg'].removeprefix('Value error, ')}{got}") from None

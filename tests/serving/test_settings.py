@@ -113,7 +113,7 @@ def test_an_empty_path_is_refused_and_not_the_working_directory(
         ("header_timeout_s = 9", r"serve\.toml: header_timeout_s: no such setting any more: body_timeout_s .*nginx"),
         ("config = 'other.toml'", r"--config .*serve\.toml: config: a settings file cannot name another one"),
         ("max_k = ", r"--config .*serve\.toml: Invalid value"),
-        ("[limits]\nmax_k = 1", r"serve\.toml: limits: no such setting"),
+        ("[limits]\nmax_k = 1", r"serve\.toml: limits: no such setting; a .* has no tables such as \[limits\]$"),
     ],
 )
 def test_a_mistake_in_the_file_names_the_file_and_the_key(tmp_path: Path, content: str, message: str) -> None:
@@ -122,6 +122,14 @@ def test_a_mistake_in_the_file_names_the_file_and_the_key(tmp_path: Path, conten
     with pytest.raises(DataError, match=message) as caught:
         serve.read_settings(bundle=Path("b"), config=path)
     assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("content", ["max_kk = 5", "max_k = 0", '[serve]\nbundle = "b"'])
+def test_a_mistake_in_the_file_is_told_before_what_is_missing(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "serve.toml"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=r"serve\.toml: (max_kk: no such|max_k: .*, got 0|serve: no such .*\[serve\]$)"):
+        serve.read_settings(config=path)
 
 
 def test_a_mistake_elsewhere_names_the_option_or_the_variable(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
