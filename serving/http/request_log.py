@@ -132,7 +132,7 @@ class _Templates:
     """Maps a path to its route's template; unknown paths share one name, or callers could create metrics at will."""
 
     def __init__(self, routes: list[BaseRoute]) -> None:
-        # Not `path`, which shows the converter, `{item_id:path}`; in `path_format` it is `{item_id}`.
+        # Not `path`, which shows the converter, `{item_id:id}`; in `path_format` it is `{item_id}`.
         regexes = {route.path_format: route.path_regex for route in routes if isinstance(route, Route)}
         self._plain = {template: template for template in regexes if "{" not in template}
         self._patterns = [(template, regex) for template, regex in regexes.items() if "{" in template]

@@ -22,7 +22,7 @@ LONGEST_ID = 1_000
 
 # JSON has one number type: 10.0 is an integer, also in JSON Schema.
 Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
-ONE_LINE = r"^[^\n]+$"  # ids are lines of a vocabulary, and no path of a URL holds a line break
+ONE_LINE = r"^[^\n]+$"  # ids are lines of a vocabulary
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE)]
 
 Body = TypeVar("Body", bound=BaseModel)

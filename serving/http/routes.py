@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Annotated, Any, TypeVar
+from urllib.parse import unquote_to_bytes
 
 import anyio.to_thread
-from fastapi import Path, Request, Response
+from fastapi import Depends, Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
@@ -41,7 +42,7 @@ from serving.search.filtered import OVERFETCH_LIMIT
 from serving.service.service import Service, service_of
 from serving.telemetry import metrics
 
-ItemId = Annotated[
+PathId = Annotated[
     str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
 ]
 # An exact scan of more numbers than this takes longer than a thread switch.
@@ -49,6 +50,18 @@ INLINE_NUMBERS = 4_000_000
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
+
+
+async def _item_id(request: Request, item_id: PathId) -> str:
+    # The server replaces what is not UTF-8, so that two ids of other bytes would be one item.
+    try:
+        unquote_to_bytes(request.scope["raw_path"]).decode()
+    except UnicodeDecodeError:
+        raise RequestError("item_id: must be URL-encoded UTF-8, got other bytes", field="item_id") from None
+    return item_id
+
+
+ItemId = Annotated[str, Depends(_item_id)]
 
 
 async def recall(request: Request) -> Response:

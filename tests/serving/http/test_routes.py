@@ -132,6 +132,12 @@ def test_live_items_come_and_go(client: TestClient) -> None:
     assert client.post("/recall", json=body).json()["items"] == []
 
 
+@pytest.mark.parametrize("path", ["größe", "gr%C3%B6%C3%9Fe%EF%BF%BD", "%F0%9F%8E%81", "a%0Db", "..%2F%2e"])
+def test_an_id_in_a_path_may_be_any_line_of_text(client: TestClient, path: str) -> None:
+    """The sign for what is not UTF-8 is a letter like others where the caller has sent it."""
+    assert client.delete(f"/items/{path}").status_code == 200
+
+
 ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "short vector": ("POST", "/recall", {"vector": [1]}, 422, "vector", "must hold 8 numbers, got 1"),
     "huge vector": ("POST", "/recall", {"vector": [1e30] * 8}, 422, "vector", "must lie within"),
@@ -183,6 +189,14 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "many items": ("PUT", "/items", {"items": [{"id": "a"}] * 3}, 422, "items", "must hold at most 2, got 3"),
     "item without id": ("PUT", "/items", {"items": [{"features": {}}]}, 422, "items.0.id", "is missing"),
     "line break in an id": ("PUT", "/items", {"items": [{"id": "a\nb"}]}, 422, "items.0.id", "must hold no line break"),
+    "line break in a path": (
+        "PUT", "/items/x%0Ay", {"features": {"group": "g1"}}, 422, "item_id", "item_id: must hold no line break",
+    ),
+    "line break at the end of a path": ("DELETE", "/items/x%0A", None, 422, "item_id", "must hold no line break"),
+    "no text in a path": (
+        "PUT", "/items/x%FFy", {"features": {"group": "g1"}}, 422, "item_id", "item_id: must be URL-encoded UTF-8",
+    ),
+    "half a letter in a path": ("DELETE", "/items/%C3", None, 422, "item_id", "must be URL-encoded UTF-8"),
     "unknown values": ("PUT", "/items/x", {"features": {"group": "g9"}}, 409, "features", "training learnt nothing"),
     "long id": ("DELETE", f"/items/{'x' * 1001}", None, 422, "item_id", "must have at most 1000 characters"),
     "wrong attribute": (
