@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from serving.bundle.active import ACTIVE, REMEMBERED, Active, Canary, State, VersionInfo, checked_name, parsed_active
+from serving.bundle.arrays import FIXED
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.errors import BundleError
 from serving.files.staging import staged
@@ -35,7 +36,7 @@ class Versions:
         return self.root / ACTIVE
 
     def list(self) -> list[VersionInfo]:
-        """All bundles, newest first, then those with an unreadable manifest and those named but missing.
+        """All bundles, newest first, then those whose manifest is missing or unreadable and those named but missing.
 
         Raises:
             BundleError: the root does not exist, or its `active.json` is damaged.
@@ -43,7 +44,10 @@ class Versions:
         if not self.root.is_dir():
             raise BundleError(f"{self.root}: no such directory")
         active = self._read()
-        names = {path.parent.name for path in self.root.glob(f"*/{MANIFEST}") if path.parent.name[0] != "."}
+        # Without its manifest a bundle is known by its other files.
+        found = [path for file in (MANIFEST, *FIXED) for path in self.root.glob(f"*/{file}")]
+        names = {path.relative_to(self.root).parts[0] for path in found}
+        names = {name for name in names if name[0] != "."}
         states: dict[str, State] = {}
         if active is not None:
             states = dict.fromkeys(active.previous, "previous")

@@ -216,6 +216,9 @@ def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(
     write_world(tmp_path / "bundles" / "good")
     (tmp_path / "bundles" / "bad").mkdir()
     (tmp_path / "bundles" / "bad" / "manifest.json").write_text("{")
+    for name in ("whole", "half"):
+        write_world(tmp_path / "copies" / name)
+    (tmp_path / "copies" / "half" / "manifest.json").unlink()  # An interrupted copy may hold the user, too.
     write_world(tmp_path / "altered")
     vectors = tmp_path / "altered" / "item_vectors.npy"
     content = bytearray(vectors.read_bytes())
@@ -228,6 +231,7 @@ def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(
     for places, error, said in (
         ({}, DataError, "name at least one place"),
         ({"bundles": [tmp_path / "bundle", tmp_path / "bundles"]}, BundleError, "bad.*truncated or altered"),
+        ({"bundles": [tmp_path / "copies"]}, BundleError, r"half: not a bundle: no manifest\.json"),
         (altered, BundleError, r"altered.item_vectors\.npy.*nothing was removed: restore or remove this bundle"),
         ({"bundles": [tmp_path / "bundle", tmp_path / "none"]}, BundleError, "no such directory"),
         ({"bundles": [tmp_path / "bundle"], "datasets": [tmp_path]}, DataError, "not a data set"),

@@ -249,6 +249,23 @@ def test_the_list_tells_states_and_problems_newest_first(tmp_path: Path, manifes
     assert "cannot name a bundle" in str(infos[5].problem)
 
 
+@pytest.mark.parametrize("file", ["item_vectors.npy", "query_tower/saved_model.pb"])
+def test_the_list_has_a_bundle_without_a_manifest_and_no_other_directory(
+    tmp_path: Path, manifest: Path, file: str
+) -> None:
+    """As a copy that was interrupted leaves one."""
+    versions = add(tmp_path / "root", manifest, "a")
+    for name in ("half", ".half.0.1.partial"):
+        (versions.root / name / file).parent.mkdir(parents=True)
+        (versions.root / name / file).write_bytes(b"")
+    for name in ("logs", "dataset"):
+        (versions.root / name).mkdir()
+        (versions.root / name / f"{name}.json").write_bytes(b"")
+    infos = versions.list()
+    assert [(info.name, info.state, info.items) for info in infos] == [("a", "", 60), ("half", "", None)]
+    assert "half: not a bundle: no manifest.json" in str(infos[1].problem)
+
+
 def test_a_path_is_a_bundle_or_a_root_of_bundles_or_neither(tmp_path: Path, manifest: Path) -> None:
     root = tmp_path / "root"
     versions = add(root, manifest, "a")
