@@ -100,8 +100,10 @@ def canary(root: Root, name: str, share: float, override: str | None = None) -> 
         BundleError: as `activate`, or the share is wrong, or the bundle is already active.
         GateError: as `activate`.
     """
-    with _opened(root) as opened, opened.choosing("canary", name, override) as told:
-        active = opened.versions.set_canary(name, share)
+    with _opened(root) as opened:
+        opened.versions.beside_canary(name, share)  # before the bundle is probed, which takes seconds
+        with opened.choosing("canary", name, override) as told:
+            active = opened.versions.set_canary(name, share)
     say(f"canary: {told} for {share:.2%} of the users, next to {active.active}")
     return active
 
@@ -128,6 +130,7 @@ class _LocalRoot:
         with gate(self.versions, name, action, override) as write_down:
             path = self.versions.path(name)
             manifest = read_manifest(path)
+            self.versions.refuse_unwritable()
             phases(action, VERIFY, PROBE)
             verify(path)
             probed(path)

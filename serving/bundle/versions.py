@@ -6,6 +6,7 @@ canary. Bundles are only named here; `serving.service.active_bundles` opens them
 
 import fcntl
 import json
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,9 +46,8 @@ class Versions:
             raise BundleError(f"{self.root}: no such directory")
         active = self._read()
         # Without its manifest a bundle is known by its other files.
-        found = [path for file in (MANIFEST, *FIXED) for path in self.root.glob(f"*/{file}")]
+        found = [path for file in (MANIFEST, *FIXED) for path in self.root.glob(f"[!.]*/{file}")]
         names = {path.relative_to(self.root).parts[0] for path in found}
-        names = {name for name in names if name[0] != "."}
         states: dict[str, State] = {}
         if active is not None:
             states = dict.fromkeys(active.previous, "previous")
@@ -110,8 +110,7 @@ class Versions:
         with self._alone() as before:
             if before is None:
                 return self._write(Active(active=name))
-            earlier = [each for each in (before.active, *before.previous) if each != name]
-            previous = tuple(earlier[:REMEMBERED])
+            previous = tuple(each for each in (before.active, *before.previous) if each != name)[:REMEMBERED]
             return self._write(Active(active=name, previous=previous, canary=_other(before.canary, name)))
 
     def rollback(self, expected: str | None = None) -> str:
@@ -155,14 +154,33 @@ class Versions:
         Raises:
             BundleError: the share is invalid, no bundle is active, this one is, or its manifest cannot be read.
         """
-        if not 0 < share <= 1:
-            raise BundleError(f"{self.root}: the canary's share of the users must lie in (0, 1], got {share:g}")
         read_manifest(self.path(name))
         with self._alone():
-            before = self.read()
-            if before.active == name:
-                raise BundleError(f"{self.root}: {name} is the active bundle; a canary is another one")
+            before = self.beside_canary(name, share)
             return self._write(before.model_copy(update={"canary": Canary(bundle=name, share=share)}))
+
+    def beside_canary(self, name: str, share: float) -> Active:
+        """What is active now, if this can be its canary; the bundle is not looked at.
+
+        Raises:
+            BundleError: the share is invalid, no bundle is active, or this one is.
+        """
+        if not 0 < share <= 1:
+            raise BundleError(f"{self.root}: the canary's share of the users must lie in (0, 1], got {share:g}")
+        active = self.read()
+        if active.active == name:
+            raise BundleError(f"{self.root}: {name} is the active bundle; a canary is another one")
+        return active
+
+    def refuse_unwritable(self) -> None:
+        """Refuses a root in which no change can be made, before the long work on a bundle.
+
+        Raises:
+            BundleError: the root does not exist, its `active.json` is damaged, or it cannot be written.
+        """
+        with self._alone():
+            if not os.access(self.root, os.W_OK):
+                raise BundleError(f"{self.root}: cannot be written, and so not its {ACTIVE}")
 
     def clear_canary(self) -> Active:
         """Sends all users to the active bundle again.

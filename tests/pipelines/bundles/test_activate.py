@@ -3,6 +3,7 @@
 import inspect
 import shutil
 import sys
+from collections.abc import Callable
 from functools import wraps
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,7 @@ from pipelines.cli import app, bundles
 from pipelines.launch import gate
 from serving.bundle.active import Active, Canary
 from serving.bundle.versions import Versions
+from serving.errors import BundleError
 from tests.support.worlds.serving import write_whole_world, write_world
 
 VERBS = ["activate", "canary", "fold", "gate", "list", "publish", "rollback"]
@@ -146,6 +148,40 @@ def test_a_mistake_is_one_line_and_exit_2(
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_whole_world(tmp_path_factory.mktemp("bundles"))
+
+
+def test_what_cannot_be_is_told_before_a_bundle_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A probe takes seconds, of a large bundle minutes."""
+    for name in ("v0", "v1", "v2"):
+        write_world(tmp_path / name)
+    versions = Versions(tmp_path)
+
+    def probed_too_early(path: Path) -> None:
+        raise AssertionError(path)
+
+    monkeypatch.setattr(activate, "verify", probed_too_early)
+
+    def refused(message: str, *acts: Callable[[], object]) -> None:
+        for act in acts:
+            with pytest.raises(BundleError, match=message):
+                act()
+
+    refused("none of its bundles is active", lambda: activate.canary(tmp_path, "v2", 0.5))
+    for name in ("v0", "v1"):
+        versions.activate(name)
+    refused(r"must lie in \(0, 1\], got 0$", lambda: activate.canary(tmp_path, "v2", 0.0))
+    refused("v1 is the active bundle", lambda: activate.canary(tmp_path, "v1", 0.5))
+    every = (
+        lambda: activate.activate(tmp_path, "v2"),
+        lambda: activate.canary(tmp_path, "v2", 0.5),
+        lambda: activate.rollback(tmp_path),
+    )
+    with monkeypatch.context() as patched:
+        # Not by the mode of the directory, which does not bind root.
+        patched.setattr("os.access", lambda path, mode: Path(path) != tmp_path)
+        refused(f"^{tmp_path}: cannot be written", *every)
+    versions.file.write_text("{")
+    refused(r"active\.json: damaged", *every)
 
 
 @pytest.mark.slow
