@@ -221,7 +221,6 @@ def read_toml(path: Path, model: type[Model], whole: str) -> tuple[Model, bytes]
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None
     except ValidationError as error:
-        lines = [explain(detail, model, whole) for detail in error.errors()]
-        raise DataError(f"{path}: " + "; ".join(lines)) from None
+        raise DataError(f"{path}: {explain(error.errors(), model, whole)}") from None
     except ValueError as error:  # of TOML, or not UTF-8
         raise DataError(f"{path}: not valid TOML: {error}") from None

@@ -1,38 +1,54 @@
-"""Explains a pydantic error about a recipe so that its author can fix it: the key, the value, what is allowed."""
+"""Explains pydantic's errors about a recipe so that its author can fix it: the key, the value, what is allowed."""
 
 import difflib
 import types
-from collections.abc import Mapping
-from typing import Annotated, Any, Union, get_args, get_origin
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+UNIONS = (Union, types.UnionType)
+# Pydantic speaks of dictionaries, tuples and instances of its models here; a recipe has tables and lists.
+OF_PYTHON = ("dict_type", "model_type", "model_attributes_type", "tuple_type")
 
 
-def explain(detail: Mapping[str, Any], root: type[BaseModel], whole: str = "a recipe") -> str:
-    """Turns one entry of `ValidationError.errors()` into one line that names the key; `whole` is what `root` is of."""
-    models, path = _walk(root, list(detail["loc"]))
-    key = ".".join(path)
+def explain(errors: Iterable[Mapping[str, Any]], root: type[BaseModel], whole: str = "a recipe") -> str:
+    """Turns `ValidationError.errors()` into one text that names each wrong key; `whole` is what `root` is of."""
+    # Pydantic has an error for each member of a union; as texts about the whole union they are the same.
+    return "; ".join(dict.fromkeys(filter(None, (_explained(each, root, whole) for each in errors))))
+
+
+def _explained(detail: Mapping[str, Any], root: type[BaseModel], whole: str) -> str:
+    path, found = _walk(root, detail["loc"])
+    key, came = ".".join(path), detail["input"]
     match detail["type"]:
         case "extra_forbidden":
             # The walk stops at the section that lacks the key.
-            allowed = list(models[0].model_fields)
+            allowed = list(_models(found)[0].model_fields)
             where = ".".join(path[:-1]) or whole
             return f"{key}: no such key; {where} allows {', '.join(allowed)}{_nearest(path[-1], allowed)}"
         case "union_tag_invalid" | "union_tag_not_found":
-            tag = _tag(models[0])
-            tags = [value for model in models for value in _tags(model)]
+            tag = _tag(_models(found)[0])
+            tags = [value for model in _models(found) for value in _tags(model)]
             came = detail["ctx"].get("tag")
             came = "nothing" if came is None else repr(came)
             return f"{key}.{tag}: must be one of {', '.join(tags)}; got {came}{_nearest(came.strip(chr(39)), tags)}"
         case "value_error":
             message = str(detail["msg"]).removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
+        case kind if _is_union(found) or kind in OF_PYTHON:
+            if isinstance(came, Mapping) and _is_union(found) and _models(found):
+                return ""  # it is meant as the section, whose own errors say what is wrong in it
+            *most, last = _allowed(found, came)
+            told = f"{', '.join(most)} or {last}" if most else last
+            words = [text for each in _members(found) for text in _literals(each) if isinstance(text, str)]
+            return f"{key}: must be {told}; got {came!r}{_nearest(str(came), words)}"
         case "literal_error":
             allowed = detail["ctx"]["expected"].split("'")[1::2]
-            came = detail["input"]
             return f"{key}: must be one of {', '.join(allowed)}; got {came!r}{_nearest(str(came), allowed)}"
         case _:
-            return f"{key}: {detail['msg']}; got {detail['input']!r}"
+            return f"{key}: {detail['msg']}; got {came!r}"
 
 
 def _nearest(came: str, allowed: list[str]) -> str:
@@ -40,31 +56,35 @@ def _nearest(came: str, allowed: list[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _walk(root: type[BaseModel], loc: list[Any]) -> tuple[list[type[BaseModel]], list[str]]:
+def _walk(root: type[BaseModel], loc: Sequence[Any]) -> tuple[list[str], Any]:
     """Follows an error's location through the models.
 
     Returns:
-        The models possible where the known path ends, and the path as the user wrote it: pydantic puts the tag of a
-        union ("id", "numeric") into the location, a level that the recipe does not have.
+        The path as the user wrote it, and the type where it ends: pydantic puts the member of a union ("id", "float",
+        "PriorConfig") into the location, a level that the recipe does not have.
     """
-    models: list[type[BaseModel]] = [root]
-    in_dict = False
     path: list[str] = []
-    for part in loc:
-        tagged = [model for model in models if part in _tags(model)]
-        if len(models) > 1 and tagged and not in_dict:
-            models = tagged
+    found: Any = root
+    for place, part in enumerate(loc):
+        kind, _ = _bare(found)
+        if _is_union(kind):
+            sections = [model for model in _models(kind) if part in (model.__name__, *_tags(model))]
+            # Where the location ends, what came is no such section, and the error is about the union.
+            if not sections or place == len(loc) - 1:
+                break
+            found = sections[0]
             continue
-        if path and not in_dict and not isinstance(part, int) and _is_leaf(models, path[-1]):
-            break  # pydantic names the member of a scalar union ("float", "literal['adaptive']")
+        if part == "[key]":  # the error is about the name of the entry itself
+            break
         path.append(str(part))
-        if in_dict:
-            in_dict = False
-        elif len(models) == 1 and part in models[0].model_fields:
-            annotation = models[0].model_fields[str(part)].annotation
-            models = _models(annotation) or models
-            in_dict = _is_dict(annotation)
-    return models, path
+        if _models(kind) == [kind]:
+            if part not in kind.model_fields:
+                break
+            field = kind.model_fields[part]
+            found = Annotated[field.annotation, field]
+        elif get_origin(kind) in (dict, tuple):
+            found = get_args(kind)[get_origin(kind) is dict]
+    return path, found
 
 
 def _tag(model: type[BaseModel]) -> str:
@@ -72,30 +92,82 @@ def _tag(model: type[BaseModel]) -> str:
     return "kind" if "kind" in model.model_fields else "name"
 
 
-def _tags(model: type[BaseModel]) -> tuple[str, ...]:
+def _tags(model: type[BaseModel]) -> tuple[Any, ...]:
     field = model.model_fields.get(_tag(model))
-    return get_args(field.annotation) if field is not None else ()
+    return () if field is None else _literals(field.annotation)
 
 
-def _is_leaf(models: list[type[BaseModel]], key: str) -> bool:
-    """Whether `key` is a field of the only possible model, and holds no model itself."""
-    field = models[0].model_fields.get(key) if len(models) == 1 else None
-    return field is not None and not _models(field.annotation)
+def _bare(annotation: Any) -> tuple[Any, list[Any]]:
+    """A type without its annotations and a None beside it, and what the annotations hold: bounds, say."""
+    notes: list[Any] = []
+    while True:
+        if get_origin(annotation) is Annotated:
+            annotation, *more = get_args(annotation)
+            for note in more:
+                notes += note.metadata if isinstance(note, FieldInfo) else [note]
+        elif get_origin(annotation) in UNIONS and len(some := _but_none(annotation)) == 1:
+            (annotation,) = some
+        else:
+            return annotation, notes
 
 
-def _is_dict(annotation: Any) -> bool:
-    return get_origin(annotation) is dict or any(get_origin(arg) is dict for arg in get_args(annotation))
+def _is_union(annotation: Any) -> bool:
+    return get_origin(_bare(annotation)[0]) in UNIONS
+
+
+def _members(annotation: Any) -> list[Any]:
+    """The members of a union but None, or the type itself."""
+    kind, _ = _bare(annotation)
+    return _but_none(kind) if _is_union(kind) else [kind]
+
+
+def _but_none(union: Any) -> list[Any]:
+    return [each for each in get_args(union) if each is not type(None)]
 
 
 def _models(annotation: Any) -> list[type[BaseModel]]:
-    """Every model that a field's annotation may hold."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return _models(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [model for arg in get_args(annotation) for model in _models(arg)]
-    if origin is dict:
-        return _models(get_args(annotation)[1])
-    if origin is tuple:
-        return _models(get_args(annotation)[0])
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, BaseModel) else []
+    """The sections among the members of a type."""
+    kinds = [_bare(each)[0] for each in _members(annotation)]
+    return [each for each in kinds if isinstance(each, type) and issubclass(each, BaseModel)]
+
+
+def _literals(annotation: Any) -> tuple[Any, ...]:
+    return get_args(annotation) if get_origin(annotation) is Literal else ()
+
+
+def _allowed(annotation: Any, came: Any = None) -> list[str]:
+    """What a type allows, one text for each alternative; a list takes `came` as an example if it fits."""
+    kind, notes = _bare(annotation)
+    if _is_union(kind):
+        alternatives = [text for each in _members(kind) for text in _allowed(each, came)]
+        return ["a table"] if len(_models(kind)) > 1 else alternatives
+    if _models(kind):
+        return [f"a table of {', '.join(kind.model_fields)}"]
+    match get_origin(kind) or kind:
+        case origin if origin is Literal:
+            return [str(each).lower() if isinstance(each, bool) else repr(each) for each in get_args(kind)]
+        case origin if origin is tuple:
+            item = get_args(kind)[0]
+            return [f"a list, such as {[came]!r}" if _fits(item, came) else f"a list, each item {_allowed(item)[0]}"]
+        case origin if origin is bool:
+            return ["true", "false"]
+        case origin if origin in (int, float):
+            return [f"a {'whole ' if origin is int else ''}number{_bounds(notes)}"]
+        case origin:
+            return ["a table" if origin is dict else "text"]
+
+
+def _fits(annotation: Any, came: Any) -> bool:
+    try:
+        TypeAdapter(annotation).validate_python(came, strict=True)
+    except ValidationError:
+        return False
+    return not isinstance(came, Mapping)  # a table is too long for an example
+
+
+def _bounds(notes: list[Any]) -> str:
+    """The bounds of a number in words: " from 0 and below 1"."""
+    words = {"ge": "from", "gt": "above", "le": "up to", "lt": "below"}
+    told = [f"{word} {getattr(each, name)}" for name, word in words.items() for each in notes if hasattr(each, name)]
+    text = f" {' and '.join(told)}".rstrip()
+    return text.replace(" and up to ", " to ") if text.startswith(" from") else text

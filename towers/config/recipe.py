@@ -125,8 +125,8 @@ def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:
             # A change with a kind is a whole feature, so its mistakes can be reported before there is a data set.
             Features.model_validate({side: {name: each for name, each in changes.items() if each and "kind" in each}})
     except ValidationError as error:
-        lines = [explain({**detail, "loc": (*place, *detail["loc"])}, Config) for detail in error.errors()]
-        raise ConfigError(f"{origin}: " + "; ".join(lines)) from None
+        details = [{**detail, "loc": (*place, *detail["loc"])} for detail in error.errors()]
+        raise ConfigError(f"{origin}: {explain(details, Config)}") from None
     return config
 
 

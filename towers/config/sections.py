@@ -1,5 +1,6 @@
 """The sections of a recipe but features, loss and sampler."""
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
@@ -8,6 +9,15 @@ from towers.config.section import Count, NonNegative, Positive, Section, Share, 
 
 DEFAULT_TEMPERATURE = 0.2
 Dimension = Annotated[int, Field(ge=1, le=4096)]
+
+
+def _known_metric(text: str) -> str:
+    # Not a `pattern`, which an error would show as it is.
+    if not re.fullmatch(r"(recall|ndcg|precision)@[1-9][0-9]*", text, re.ASCII):
+        raise ValueError(
+            "must be recall@K, ndcg@K or precision@K with K a whole number from 1, such as recall@20; got " + repr(text)
+        )
+    return text
 
 
 class Columns(Section):
@@ -169,9 +179,7 @@ class TrainConfig(Section):
     epochs: Count = 10
     batch_size: int = Field(2048, ge=2, description="examples per step")
     seed: int = Field(0, ge=0, lt=2**31)
-    metric: str = Field(
-        "recall@20", pattern=r"^(recall|ndcg|precision)@[1-9][0-9]*$", description="what validation maximises"
-    )
+    metric: Annotated[str, AfterValidator(_known_metric)] = Field("recall@20", description="what validation maximises")
     patience: Count = Field(3, description="validations without a better metric before training stops")
     choose_epoch: bool = Field(
         True, description="keep the epoch that validates best; false trains `epochs`, with data.refit at once on both"

@@ -2,12 +2,15 @@
 
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import pytest
+from pydantic import Field, ValidationError
 
 from tests.support.paths import ROOT
+from towers.config.explain import explain
 from towers.config.recipe import Config, load_config, parse_config
+from towers.config.section import Section
 from towers.errors import ConfigError
 
 READY = sorted((ROOT / "towers" / "recipes").glob("*.toml"))
@@ -29,18 +32,25 @@ MISTAKES = [
     ),
     ({"features": {"query": {"a": {}}}}, "features.query.a.kind: must be one of", "got nothing"),
     ({"train": {"epochs": 0}}, "train.epochs: Input should be greater than or equal to 1", "got 0"),
-    ({"train": {"metric": "auc"}}, "train.metric: String should match", "got 'auc'"),
+    ({"train": {"metric": "auc"}}, "train.metric: must be recall@K, ndcg@K or precision@K with K a", "got 'auc'"),
+    ({"train": {"metric": "recall@0"}}, "train.metric: must be", "from 1, such as recall@20; got 'recall@0'"),
+    ({"train": {"metric": "recall@٢"}}, "train.metric: must be", "got 'recall@٢'"),
+    ({"train": {"metric": "recall@5\n"}}, "train.metric: must be", r"got 'recall@5\n'"),
     ({"data": {"columns": {"usr": "x"}}}, "data.columns.usr: no such key", "'user'"),
     ({"data": {"valid_share": 0.5, "test_share": 0.5}}, "data: valid_share + test_share is 1", "below 1"),
     ({"model": {"query_layers": [64]}}, "model: query_layers and candidate_layers need combine = 'concat'", "'sum'"),
     ({"model": {"temperature": float("nan")}}, "model.temperature: Input should be a finite number", "nan"),
     ({"train": {"epochs": "3"}}, "train.epochs: Input should be a valid integer", "got '3'"),
     ({"train": {"batch_size": 1}}, "train.batch_size: Input should be greater than or equal to 2", "got 1"),
-    ({"data": {"refit": "yes"}}, "data.refit: Input should be a valid boolean", "got 'yes'"),
-    ({"model": 3}, "model: Input should be a valid dictionary", "got 3"),
-    ({"features": {"changes": 1}}, "features.changes: Input should be a valid dictionary", "got 1"),
+    ({"data": {"refit": "yes"}}, "data.refit: must be true, false or 'timed'", "got 'yes'"),
+    ({"model": 3}, "model: must be a table of dimension, similarity", "got 3"),
+    ({"features": {"changes": 1}}, "features.changes: must be a table", "got 1"),
     ({"loss": {"name": "nce", "correction": 1.0}}, "loss.correction: no such key; loss allows", "log_z"),
-    ({"loss": {"name": "nce", "log_z": "lerned"}}, "loss.log_z: must be one of learned, per_query", "'learned'"),
+    (
+        {"loss": {"name": "nce", "log_z": "lerned"}},
+        "loss.log_z: must be 'learned', 'per_query' or a number",
+        "'learned'",
+    ),
     ({"loss": {"name": "gbce", "calibration": 1.5}}, "loss.calibration: Input should be less than", "got 1.5"),
     ({"loss": {"name": "gbce", "calibration": -0.5}}, "loss.calibration: Input should be greater than", "got -0.5"),
     ({"optimizer": {"l2": -0.1}}, "optimizer.l2: Input should be greater than or equal to 0", "got -0.1"),
@@ -77,6 +87,77 @@ def test_a_mistake_names_key_and_remedy(raw: dict[str, object], start: str, hint
     message = str(raised.value)
     assert message.startswith(f"my.toml: {start}")
     assert hint in message
+
+
+@pytest.mark.parametrize(
+    ("raw", "line"),
+    [
+        ({"model": {"query_layers": 64}}, "model.query_layers: must be a list, such as [64]; got 64"),
+        (
+            {"model": {"query_layers": "a"}},
+            "model.query_layers: must be a list, each item a whole number from 1; got 'a'",
+        ),
+        ({"loss": {"matryoshka": 8}}, "loss.matryoshka: must be a list, such as [8]; got 8"),
+        ({"data": {"event_types": "buyy"}}, "data.event_types: must be a list, such as ['buyy']; got 'buyy'"),
+        ({"data": {"event_types": 3}}, "data.event_types: must be a list, each item text; got 3"),
+        (
+            {"features": {"query": {"past": {"kind": "history", "events": "buy"}}}},
+            "features.query.past.events: must be a list, such as ['buy']; got 'buy'",
+        ),
+        ({"sampler": {"name": "mixed", "parts": 3}}, "sampler.parts: must be a list, each item a table; got 3"),
+        (
+            {"model": {"prior": "of"}},
+            "model.prior: must be 'off', 'validation' or a table of days, users_alike, now, past, length; got 'of'; "
+            "did you mean 'off'?",
+        ),
+        ({"model": {"prior": {"days": 0}}}, "model.prior.days: Input should be greater than or equal to 1; got 0"),
+        (
+            {"model": {"prior": {"dyas": 7}}},
+            "model.prior.dyas: no such key; model.prior allows days, users_alike, now, past, length; did you mean "
+            "'days'?",
+        ),
+        ({"model": {"norm_exponent": 3}}, "model.norm_exponent: must be 'validation' or a number from -1 to 1; got 3"),
+        ({"train": {"explode_factor": 1}}, "train.explode_factor: must be a number from 2 or 'off'; got 1"),
+        (
+            {"features": {"candidate": {"a": {"kind": "id", "start_window": 0}}}},
+            "features.candidate.a.start_window: must be a whole number from 1 or 'list'; got 0",
+        ),
+        (
+            {"features": {"changes": {"query": {"age": 3}}}},
+            "features.changes.query.age: must be a table or false; got 3",
+        ),
+        (
+            {"features": {"changes": {"qury": {}}}},
+            "features.changes.qury: must be one of query, candidate; got 'qury'; did you mean 'query'?",
+        ),
+    ],
+)
+def test_a_union_or_list_is_one_line_in_the_words_of_a_recipe(raw: dict[str, object], line: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        parse_config(raw, "my.toml")
+    assert str(raised.value) == f"my.toml: {line}"
+
+
+class Bounds(Section):
+    """Every pair of bounds that a number beside a word can have."""
+
+    share: Annotated[float, Field(ge=0, lt=1)] | Literal["off"] = "off"
+    part: Annotated[float, Field(gt=0, le=1)] | Literal["off"] = "off"
+    count: Annotated[int, Field(le=9)] | Literal["off"] = "off"
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("share", "a number from 0 and below 1"),
+        ("part", "a number above 0 and up to 1"),
+        ("count", "a whole number up to 9"),
+    ],
+)
+def test_bounds_are_words(key: str, allowed: str) -> None:
+    with pytest.raises(ValidationError) as raised:
+        Bounds.model_validate({key: 11})
+    assert explain(raised.value.errors(), Bounds) == f"{key}: must be {allowed} or 'off'; got 11"
 
 
 def test_every_mistake_is_told_at_once() -> None:
