@@ -6,6 +6,8 @@ from pipelines.console import progress, say
 from towers.training.protocols import Summary
 from towers.training.trainer import Trainer
 
+CHOSEN_BY = "mean with and without the prior"  # what chooses the epoch where that is not the metric
+
 
 def fit(name: str, trainer: Trainer) -> Summary:
     """Trains to the end; `name` is that of the phase."""
@@ -23,6 +25,8 @@ def fit(name: str, trainer: Trainer) -> Summary:
 
         def on_epoch(record: dict[str, float]) -> None:
             shown = f", {config.metric} {record[config.metric]:.4f}" if config.metric in record else ""
+            if record.get("criterion") != record.get(config.metric):
+                shown += f" ({CHOSEN_BY} {record['criterion']:.4f})"
             if "margin" in record:
                 shown += f", margin {record['margin']:.3f}"
             if record.get("margin_clamped"):

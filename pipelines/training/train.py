@@ -25,6 +25,7 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
+from pipelines.training.progress import CHOSEN_BY
 from pipelines.training.similarity.labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
 from pipelines.training.teachers import TEACHERS, teachers_of, train_teachers
@@ -212,9 +213,12 @@ def _train_stages(
 def _say_summary(summary: dict[str, Any], out: Path) -> None:
     last = summary["stages"][-1]
     first = summary["stages"][0]
-    chosen = (
-        f"; best {first['metric']} {first['best_metric']:.4f} at epoch {first['best_epoch']}" if first["metric"] else ""
-    )
+    metric, chosen = first["metric"], ""
+    if metric:
+        best, epoch = f"{metric} {first['best_metric']:.4f}", f"at epoch {first['best_epoch']}"
+        # Another epoch may have a higher metric then.
+        by_mean = any(each.get("criterion", each[metric]) != each[metric] for each in first["history"])
+        chosen = f"; best {CHOSEN_BY} {epoch}, {best}" if by_mean else f"; best {best} {epoch}"
     for line in summary.get("looks_ahead", []):
         say(f"looks ahead: {line}")
     trained = f"{amount(last['epochs'], 'epochs')} of {amount(last['examples'], 'examples')}"

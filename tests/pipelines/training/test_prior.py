@@ -1,6 +1,7 @@
 """The prior of now along the whole path: chosen in training, stored beside the vectors, joined for recall, renewed."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,8 @@ from serving.search.vector_codes import VectorType
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig, PriorConfig
 from towers.errors import ConfigError
+from towers.evaluation.metrics import Measured
+from towers.training import trainer
 
 USERS, ITEMS, DAYS, NEW_USERS = 300, 120, 100, 40
 
@@ -468,3 +471,34 @@ def test_a_damaged_prior_is_refused(world: Path, tmp_path: Path) -> None:
         (tmp_path / "bundle" / name).unlink()
         with pytest.raises(BundleError, match=rf"{name}: missing"):
             Bundle.open(tmp_path / "bundle")
+
+
+@pytest.mark.parametrize(
+    ("measured", "epochs", "best"),
+    [
+        (
+            [(0.1885, 0.18), (0.1921, 0.17)],
+            [
+                "recall@10 0.1885 (mean with and without the prior 0.1800),",
+                "recall@10 0.1921 (mean with and without the prior 0.1700),",
+            ],
+            "; best mean with and without the prior at epoch 1, recall@10 0.1885\n",
+        ),
+        ([(0.1, 0.1), (0.2, 0.2)], ["recall@10 0.1000,", "recall@10 0.2000,"], "; best recall@10 0.2000 at epoch 2\n"),
+    ],
+)
+def test_the_lines_of_a_training_say_what_chose_the_epoch(
+    world: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    measured: list[tuple[float, float]],
+    epochs: list[str],
+    best: str,
+) -> None:
+    each = iter(measured)
+    monkeypatch.setattr(trainer, "agreed_measure", lambda *given: Measured(*next(each)))
+    train.run(recipe(epochs=2), world / "dataset", tmp_path / "run")
+    said = capsys.readouterr().err
+    assert re.findall(r"epoch \d: loss [\d.]+, (.*,) [\d.]+ s", said) == epochs
+    assert best in said
