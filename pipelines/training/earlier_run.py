@@ -19,7 +19,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
-from pipelines.training.structure import differences
+from pipelines.training.structure import differences, told
 from towers.config.recipe import Config, load_config
 from towers.data.events import Int64s
 from towers.errors import ConfigError
@@ -31,7 +31,6 @@ from towers.training.warm_start import NONE, WarmStart
 CHECKPOINTS, FINAL = "checkpoints", "final"
 CHOOSE = "choose"  # in a run, the directory of the stage that chooses the epochs
 RANKS = "ranks.parquet"  # `item_id` by rank, if the sampler learns
-MOST_TOLD = 5  # differences in one message
 
 
 @dataclass(frozen=True)
@@ -67,14 +66,13 @@ class EarlierRun:
         """Refuses a recipe whose weights, moments or counts are not those of the earlier run.
 
         Raises:
-            ConfigError: names every key that differs, and both values.
+            ConfigError: names the keys that differ, and both values.
         """
         if config.task != "retrieval":
             raise ConfigError(f"--warm-from: is for task = 'retrieval'; the recipe's is {config.task!r}")
         found = differences(self.config, config)
         if found:
-            told = "; ".join(found[:MOST_TOLD]) + (f"; and {len(found) - MOST_TOLD} more" if found[MOST_TOLD:] else "")
-            raise ConfigError(f"--warm-from {self.path}: trained by another recipe: {told}")
+            raise ConfigError(f"--warm-from {self.path}: trained by another recipe: {told(found)}")
 
     def refuse_stages(self, names: list[str]) -> None:
         """Refuses a training of other stages.

@@ -1,4 +1,4 @@
-"""What two recipes must share so that the weights, moments and counts of one fit the other."""
+"""In what two recipes differ, in all or in what makes the weights, moments and counts of one fit the other."""
 
 from typing import Any
 
@@ -17,11 +17,23 @@ OF_MODEL = (
 )
 OF_DATA = ("max_label",)  # of a loss: follows from the data
 OF_START = ("start", "start_window")  # of ids: say where a training begins, not what there is
+MOST_TOLD = 5  # differences in one message
 
 
-def differences(there: Config, here: Config) -> list[str]:
-    """One text for each key in which two resolved recipes differ: the key, and both values."""
-    return _differences(_structure(there), _structure(here))
+def differences(there: Config, here: Config, *, whole: bool = False) -> list[str]:
+    """One text for each key in which two resolved recipes differ: the key, and both values.
+
+    Args:
+        there: one recipe.
+        here: the other.
+        whole: compares every setting; False those that must be the same for the weights of one to fit the other.
+    """
+    return _differences(*(each.model_dump(mode="json") if whole else _structure(each) for each in (there, here)))
+
+
+def told(found: list[str]) -> str:
+    """The first of the differences, and how many more there are."""
+    return "; ".join(found[:MOST_TOLD]) + (f"; and {len(found) - MOST_TOLD} more" if found[MOST_TOLD:] else "")
 
 
 def _structure(config: Config) -> dict[str, Any]:

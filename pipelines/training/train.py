@@ -7,6 +7,7 @@ RUN; an interrupted run stays there, and the same command resumes it.
 import json
 import os
 import time
+from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -28,17 +29,19 @@ from pipelines.training.earlier_run import CHOOSE, EarlierRun
 from pipelines.training.progress import CHOSEN_BY
 from pipelines.training.similarity.labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
+from pipelines.training.structure import differences, told
 from pipelines.training.teachers import TEACHERS, teachers_of, train_teachers
 from pipelines.training.workers import agree, key_of, refuse_unshared, text_of
 from serving.files.disk_full import telling_full_disk
 from serving.files.lock import exclusive
 from serving.files.staging import publish, refuse_existing, remove, staged
 from towers.config.look_ahead import look_ahead
-from towers.config.recipe import Config
+from towers.config.recipe import Config, load_config
 from towers.config.sections import PriorConfig
+from towers.errors import ConfigError
 from towers.ops.replicas import ALONE, Replicas
 
-SUMMARY = "summary.json"
+SUMMARY, RECIPE = "summary.json", "config.toml"
 
 
 def run(
@@ -96,8 +99,9 @@ def run(
     with telling_full_disk(out), exclusive(work, busy):
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)  # another process may just have finished it
         key = key_of(config, data, warm)
-        open_work(work, out, key, "run", "recipe, data set or --warm-from", resume=resume)
-        (work / "config.toml").write_text(text_of(config), encoding="utf-8")
+        settings = "recipe, data set or --warm-from"
+        open_work(work, out, key, "run", settings, resume=resume, other=lambda: _other(work, config))
+        (work / RECIPE).write_text(text_of(config), encoding="utf-8")
         agree(key, replicas)
         if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
             started = time.time()
@@ -152,7 +156,20 @@ def _earlier(path: Path, config: Config, data: Dataset) -> EarlierRun:
     return run
 
 
-def open_work(work: Path, out: Path, key: str, what: str, settings: str, *, resume: bool) -> None:
+def _other(work: Path, config: Config) -> str:
+    """Tells in what the settings of an unfinished run are not those of this one; empty if nothing tells."""
+    try:
+        there = load_config(work / RECIPE)
+    except ConfigError:  # killed before it was written, or of another version
+        return ""
+    if (work / RECIPE).read_text(encoding="utf-8") == text_of(config):
+        return "the recipe is the same, so the data set or --warm-from is another"
+    return told(differences(there, config, whole=True))
+
+
+def open_work(
+    work: Path, out: Path, key: str, what: str, settings: str, *, resume: bool, other: Callable[[], str] = lambda: ""
+) -> None:
     """Resumes the unfinished work that has the same key, or starts anew.
 
     Args:
@@ -162,6 +179,7 @@ def open_work(work: Path, out: Path, key: str, what: str, settings: str, *, resu
         what: "run" or "search", and
         settings: what the key stands for, in words.
         resume: False discards unfinished work.
+        other: tells in what the settings of unfinished work of another key differ, if that is known.
 
     Raises:
         DataError: unfinished work of another key is in the way.
@@ -169,9 +187,10 @@ def open_work(work: Path, out: Path, key: str, what: str, settings: str, *, resu
     file = work / "key"
     if resume and file.exists():
         if file.read_text(encoding="utf-8") != key:
+            known = f" ({differs})" if (differs := other()) else ""
             raise DataError(
-                f"{out}: an unfinished {what} of another {settings} is in the way; finish it with its own command, or "
-                "discard it with --fresh"
+                f"{out}: an unfinished {what} of another {settings} is in the way{known}; finish it with its own "
+                "command, or discard it with --fresh"
             )
         say(f"continuing the unfinished {what} of {out}")
         return

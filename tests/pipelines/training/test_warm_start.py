@@ -349,8 +349,20 @@ def test_an_unfinished_run_of_another_start_is_in_the_way(
     monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(RuntimeError))
     with pytest.raises(RuntimeError):
         train.run(recipe(), world / "tuesday", tmp_path / "run")
-    with pytest.raises(DataError, match="--warm-from is in the way"):
+    same = r"--warm-from is in the way \(the recipe is the same, so the data set or --warm-from is another\); finish it"
+    with pytest.raises(DataError, match=same):
         train.run(recipe(), world / "tuesday", tmp_path / "run", warm_from=world / "run")
+    with pytest.raises(DataError, match=same):
+        train.run(recipe(), world / "monday", tmp_path / "run")
+    keys = (
+        r"is in the way \(optimizer\.clip_norm is None there and 2\.0 here; train\.epochs is 2 there and 3 here\); "
+        "finish it with its own command, or discard it with --fresh"
+    )
+    with pytest.raises(DataError, match=keys):
+        train.run(recipe(train={"epochs": 3}, optimizer={"clip_norm": 2.0}), world / "tuesday", tmp_path / "run")
+    (tmp_path / ".run.unfinished" / "config.toml").unlink()  # as after a kill before it was written
+    with pytest.raises(DataError, match="is in the way; finish it"):
+        train.run(recipe(), world / "monday", tmp_path / "run")
 
 
 def spec(folder: Path, config: Any, values: list[str] | None = None, size: int = 0) -> FeatureSpec:
