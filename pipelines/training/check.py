@@ -131,7 +131,14 @@ def _resolve_timed(config: Config, data: Dataset) -> Config:
 
 
 def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
-    """Refuses what is chosen on validation events, or on times, where there are none."""
+    """Refuses what is chosen on validation events, or on times, where there are none, or by a metric of every item."""
+    metric, items = config.train.metric, data.manifest.items
+    # The default may stay, so that a first try on a few items trains.
+    if "metric" in config.train.model_fields_set and int(metric.partition("@")[2]) >= items:
+        raise ConfigError(
+            f"train.metric: {metric} takes each of the data set's {items:,} items as found, whatever the model; K must "
+            f"be below {items}"
+        )
     if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:

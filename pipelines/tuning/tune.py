@@ -102,7 +102,7 @@ def run(
     seed = fixed.config.train.seed if seed is None else seed
     asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
-    traits, space = _space(data, fixed, dimensions, without_starts)
+    traits, space = _space(data, fixed, asked.metric, dimensions, without_starts)
     refuse_changes(data)
     refuse_leaks(data)
     if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
@@ -196,7 +196,7 @@ def _nothing(search: Search) -> str:
 
 
 def _space(
-    data: Dataset, fixed: FixedSettings, dimensions: Sequence[int], without_starts: Collection[str]
+    data: Dataset, fixed: FixedSettings, metric: str, dimensions: Sequence[int], without_starts: Collection[str]
 ) -> tuple[Traits, list[Family]]:
     """Returns what the data set is like and what to search; refuses a recipe that leaves nothing or does not fit."""
     for each in dimensions:
@@ -206,7 +206,9 @@ def _space(
     for name in without_starts:
         if name not in ORIGINS:
             raise ConfigError(f"--without-starts: no start was made from {name!r}; allowed: {', '.join(ORIGINS)}")
-    check_recipe(fixed.config, data)
+    # With the metric that every trial has, which would be refused trial by trial.
+    train = fixed.config.train.model_copy(update={"metric": metric})
+    check_recipe(fixed.config.model_copy(update={"train": train}), data)
     traits = Traits.of(data, fixed.config)
     return traits, fixed.families(families(traits, tuple(dimensions) or (DIMENSION,), without_starts), traits)
 

@@ -11,6 +11,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check, train
+from pipelines.tuning import tune
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
@@ -44,6 +45,11 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     "XLA and lists": ("many", recipe(USER | HISTORY, train={"jit_compile": True}), "train.jit_compile: how many rows"),
     "XLA and a graph": ("many", recipe(USER | GRAPH, train={"jit_compile": True}), "train.jit_compile: XLA cannot"),
     "a graph beyond its bound": ("many", recipe(USER | GRAPH), "'taken' of kind 'neighbours' pools .* at most 99, got"),
+    "a metric of every item": (
+        "many",
+        recipe(USER, train={"metric": "recall@9"}),
+        "train.metric: recall@9 takes each of the data set's 9 items as found, whatever the model; K must be below 9",
+    ),
     "no past": ("single", recipe(SEQUENCE), "no training event has an earlier one of its user"),
 }
 
@@ -61,6 +67,18 @@ def test_check_refuses_what_train_refuses(
     # XLA numbers the functions of a process.
     first, second = (re.sub(r"_\d+", "", str(each.value)) for each in (checked, trained))
     assert first == second
+
+
+def test_a_metric_of_all_items_but_one_is_checked_and_the_default_is_not(world: Path) -> None:
+    check.run(recipe(USER, train={"metric": "recall@8"}), world / "many")
+    check.run(recipe(USER), world / "many")
+
+
+def test_tune_refuses_a_metric_of_every_item_before_the_first_trial(world: Path, tmp_path: Path) -> None:
+    for given in ({"metric": "ndcg@9"}, {"config": recipe(USER, train={"metric": "ndcg@9"})}):
+        with pytest.raises(ConfigError, match=r"train\.metric: ndcg@9 takes each of the data set's 9 items"):
+            tune.run(world / "many", tmp_path / "best.toml", trials=1, **given)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_last_stage_is_checked_before_the_first_trains(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
