@@ -9,7 +9,7 @@ from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.columns.attributes import kind_of, kind_of_texts, typed_columns
 from pipelines.ingest.columns.event_table import EventTable
-from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers
+from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers, parsed
 from pipelines.ingest.columns.vectors import Vectors
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.table import Table
@@ -86,5 +86,7 @@ class ContextColumns:
             events.context = events.context.with_columns(number)
             events.reject(broken.to_numpy(), column, "NaN, infinite or not a number", texts, self.rejects)
             large = (events.context[column].abs() > LARGEST).fill_null(False)
-            events.reject(large.to_numpy(), column, TOO_LARGE, texts.filter(~broken), self.rejects)
+            texts = texts.filter(~broken)
+            events.reject(large.to_numpy(), column, TOO_LARGE, texts, self.rejects)
+            events.context = events.context.with_columns(parsed(texts.filter(~large)))
         return kind

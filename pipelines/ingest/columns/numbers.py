@@ -23,10 +23,19 @@ def text_kind(values: pl.Series) -> Kind:
     return "number" if numeric.any() and (numeric | values.str.contains(NOT_A_NUMBER)).all() else "string"
 
 
+def parsed(texts: pl.Series) -> pl.Series:
+    """Texts as numbers, null where a text is none: Int64, which keeps every digit, if all fit into it, else Float64."""
+    stripped = texts.str.strip_chars()
+    whole = stripped.cast(pl.Int64, strict=False)
+    return whole if whole.null_count() == texts.null_count() else stripped.cast(pl.Float64, strict=False)
+
+
 def numbers(
     frame: pl.DataFrame, column: str, path: Path, rejects: Rejects, not_finite: str = NOT_FINITE
 ) -> pl.DataFrame:
     """Parses a text or float column as numbers and rejects rows whose value does not fit a 32-bit float.
+
+    Texts that are all whole numbers of 64 bits become Int64, as in a Parquet file; see `parsed`.
 
     Args:
         frame: a batch with `column`, empty cells null, and `ROW`.
@@ -50,4 +59,6 @@ def numbers(
         frame = frame.with_columns(value.alias("__number__"))
     frame = rejects.split_off(frame, number.is_nan() | infinite, path, column, not_finite)
     frame = rejects.split_off(frame, number.abs() > LARGEST, path, column, TOO_LARGE)
-    return frame.with_columns(number.alias(column)).drop("__number__")
+    # Of the rows that are left: a NaN that was left out does not make floats of whole numbers.
+    made = parsed(frame[column]) if frame.schema[column] == pl.String else frame["__number__"].alias(column)
+    return frame.with_columns(made).drop("__number__")

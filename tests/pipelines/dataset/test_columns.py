@@ -88,6 +88,49 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_whole_numbers_of_a_text_file_keep_every_digit_as_those_of_a_parquet_file_do(tmp_path: Path) -> None:
+    """Beyond 2**53 a float holds only even numbers; a fraction, an exponent or 65 bits make a column of floats."""
+    texts = {
+        "year": (["2001", "", "-1", "+7"], [2001, None, -1, 7]),
+        "sku": (["9007199254741195", "9223372036854775807", "-9223372036854775808", ""],
+                [9007199254741195, 9223372036854775807, -9223372036854775808, None]),
+        "price": (["1", "2.5", "", "3"], [1.0, 2.5, None, 3.0]),
+        "level": (["1.0", "2.0", "", "3.0"], [1.0, 2.0, None, 3.0]),
+        "views": (["1e3", "2", "", "3"], [1000.0, 2.0, None, 3.0]),
+        "big": (["9223372036854775808", "2", "", "3"], [2.0**63, 2.0, None, 3.0]),
+    }  # fmt: skip
+    names = ("year", "sku", "price", "level", "views", "big")
+    cells = [",".join(texts[name][0][row] for name in names) for row in range(4)]
+    heading = ",".join(names)
+    (tmp_path / "events.csv").write_text(
+        f"user_id,item_id,timestamp,{heading}\n" + "".join(f"u{n},i{n},{n},{cells[n]}\n" for n in range(4))
+    )
+    for name in ("user", "item"):
+        text = f"{name}_id,{heading}\n" + "".join(f"{name[0]}{n},{cells[n]}\n" for n in range(4))
+        (tmp_path / f"{name}s.csv").write_text(text)
+    attributes = {name: tmp_path / f"{name}.csv" for name in ("users", "items")}
+    prepare.run(DataConfig(valid_share=0, test_share=0), tmp_path / "events.csv", tmp_path / "out", **attributes)
+    data = Dataset.open(tmp_path / "out")
+    context = data.context("train")
+    assert context is not None
+    wanted = pl.DataFrame({name: values for name, (_, values) in texts.items()})
+    assert wanted.dtypes == [pl.Int64, pl.Int64, *[pl.Float64] * 4]
+    for frame in (data.users.sort("user_id"), data.items.sort("item_id"), context.collect()):
+        assert frame.select(names).equals(wanted) and frame.select(names).schema == wanted.schema
+    assert set(data.manifest.item_columns.values()) == {"number"}
+
+
+def test_a_row_that_is_left_out_does_not_make_floats_of_whole_numbers(tmp_path: Path) -> None:
+    (tmp_path / "events.csv").write_text("user_id,item_id,place\nu1,a,1\nu2,b,nan\nu3,a,2\n")
+    (tmp_path / "items.csv").write_text("item_id,year\na,2001\nb,2002\nc,NaN\n")
+    config = DataConfig(valid_share=0, test_share=0)
+    prepare.run(config, tmp_path / "events.csv", tmp_path / "out", items=tmp_path / "items.csv", on_bad_rows="skip")
+    data = Dataset.open(tmp_path / "out")
+    context = data.context("train")
+    assert context is not None and data.items.schema["year"] == context.collect_schema()["place"] == pl.Int64
+    assert data.manifest.rejected == 2
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_every_format_gives_the_same_kinds_values_and_features(made: Path, suffix: str) -> None:
     data = Dataset.open(made / f"out-{suffix}")

@@ -116,6 +116,7 @@ def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype:
         (["0", "1", "", "25"], ["0", "1", None, "25"]),
         (["0.0", "1.0", "", "XL"], ["0.0", "1.0", None, "XL"]),
         (["007", "1.0", "", "2.0"], ["007", "1.0", None, "2.0"]),
+        (["9007199254741195", "1", "", "+2"], ["9007199254741195", "1", None, "2"]),
     ],
 )
 def test_categories_are_written_as_prepare_reads_their_column(
