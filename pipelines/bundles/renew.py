@@ -78,10 +78,12 @@ def _made(
     """Makes the prior of a file of events; also returns how many are in its window, and how many of other items."""
     raw = bundle.manifest.lineage.get("config", {}).get("data", {})
     config = parse_config({"data": raw}, origin=f"{bundle.path}: lineage").data
+    user, item = config.columns.user or "user_id", config.columns.item or "item_id"
+    remedy = f"name the columns as in training; for ids {user!r} and {item!r} are understood"
     rejects = Rejects(hint="fix the file, or leave the rows out")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
-        table = read_events(source, config, None, rejects, IdForms(IdForm))
+        table = read_events(source, config, None, rejects, IdForms(IdForm), remedy=remedy)
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     time, unit = (table.time, table.time_unit) if table.time_unit in TICKS_PER_S else (None, None)

@@ -38,6 +38,7 @@ def read_events(
     rejects: Rejects,
     forms: IdForms,
     folder: Path | None = None,
+    remedy: str = "",
 ) -> EventTable:
     """Reads all events once.
 
@@ -48,20 +49,21 @@ def read_events(
         rejects: receives bad rows.
         forms: how the data set's files write ids, by ``user`` and ``item``.
         folder: gets the columns while they are read, in nameless files; None takes that of temporary files.
+        remedy: what to do about a missing column; see `event_roles`.
 
     Raises:
         DataError: bad rows that are not skipped, a missing column, ids of another form than in another file, or no
             event left.
     """
-    reader = _Reader(source, config, Codes(items), rejects, forms, folder)
+    roles = [event_roles(table.path, table.columns, config.columns, remedy) for _, table in source.events]
+    reader = _Reader(source, roles, config, Codes(items), rejects, forms, folder)
     rows = [table.rows for _, table in source.events]
     total = None if None in rows else sum(row for row in rows if row)
     with progress(PHASE, total=total, unit="rows") as advance:
         for number, (split, table) in enumerate(source.events):
-            roles = event_roles(table.path, table.columns, config.columns)
-            reader.open(table, roles)
+            reader.open(table, roles[number])
             for batch in table.read(rejects):
-                reader.take(batch, table, roles, number, split)
+                reader.take(batch, table, roles[number], number, split)
                 advance(batch.height)
     return reader.finish()
 
@@ -70,6 +72,7 @@ class _Reader:
     def __init__(
         self,
         source: Source,
+        roles: list[Roles],
         config: DataConfig,
         items: Codes,
         rejects: Rejects,
@@ -84,8 +87,7 @@ class _Reader:
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
         self.type_codes = Codes()
-        typed = [event_roles(table.path, table.columns, config.columns).type for _, table in source.events]
-        self.typed = any(column is not None for column in typed)
+        self.typed = any(each.type is not None for each in roles)
         self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
@@ -105,7 +107,7 @@ class _Reader:
             raise DataError(
                 f"{table.path}: {roles.time!r} would be the time of its events, but the order of a line is; rename it"
             )
-        if self.roles is not None and _shape(self.roles) != _shape(roles):
+        if self.roles is not None and self.roles.shape != roles.shape:
             raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
         self.roles = self.roles or roles
         columns = {"user": roles.user, "item": roles.item}
@@ -243,7 +245,3 @@ class _Reader:
             ids, events = self.items.strings(), self.source.events[0][1].path
             listed, used = ids[: self.items.known], ids.gather(np.unique(item))
             refuse_strangers("item", listed, self.source.items.path, used, events)
-
-
-def _shape(roles: Roles) -> tuple[Any, ...]:
-    return (roles.time is None, roles.weight is None, sorted(roles.context))

@@ -21,6 +21,12 @@ USUAL: dict[str, tuple[str, ...]] = {
     "weight": ("weight", "rating", "score", "stars"),
 }
 
+# What to do about a column of ids that is not found. `--set` overrides a recipe, so the command names one, too.
+NAME_IT = (
+    "name it: --config default --set data.columns.{role}=NAME, or "
+    '{role} = "NAME" under [data.columns] of the recipe that --config names'
+)
+
 NEAR = 0.75  # difflib's default of 0.6 matches unrelated short names
 
 
@@ -40,17 +46,28 @@ class Roles:
         """The columns found, by role."""
         return {role: column for role in USUAL if (column := getattr(self, role)) is not None}
 
+    @property
+    def shape(self) -> tuple[bool, bool, list[str]]:
+        """What the files of one data set have in common: whether times and weights, and the names of the context."""
+        return self.time is None, self.weight is None, sorted(self.context)
 
-def event_roles(path: Path, columns: Sequence[str], wanted: Columns) -> Roles:
+
+def event_roles(path: Path, columns: Sequence[str], wanted: Columns, remedy: str = "") -> Roles:
     """Finds the columns of an events table.
+
+    Args:
+        path: for messages.
+        columns: those of the table.
+        wanted: those that the recipe names.
+        remedy: what to do about a missing column; by default `NAME_IT` for ids, nothing for a column that is named.
 
     Raises:
         DataError: a named column is missing, no user or item column is found, or one column has two roles.
     """
-    found = {role: find(path, columns, role, getattr(wanted, role)) for role in USUAL}
+    found = {role: find(path, columns, role, getattr(wanted, role), remedy) for role in USUAL}
     for role in ("user", "item"):
         if found[role] is None:
-            raise DataError(_not_found(path, columns, role))
+            raise DataError(_not_found(path, columns, role, remedy or NAME_IT.format(role=role)))
     by_column: dict[str, str] = {}
     for role, column in found.items():
         if column is not None and by_column.setdefault(column, role) != role:
@@ -70,7 +87,9 @@ def id_column(path: Path, columns: Sequence[str], role: str, wanted: str | None)
         return str(wanted)
     name = find(path, columns, role, None) or next((column for column in columns if column.lower() == "id"), None)
     if name is None:
-        raise DataError(_not_found(path, columns, role))
+        # data.columns would rename the events' column, too.
+        of_events = "the name that it has in the events" if wanted is None else f"{wanted!r}, as in the events"
+        raise DataError(_not_found(path, columns, role, f"rename it to {role}_id, id or {of_events}"))
     return name
 
 
@@ -79,8 +98,10 @@ def may_hold_ids(wanted: Columns, column: str) -> bool:
     return column in (wanted.user, wanted.item) or _plain(column) in (*USUAL["user"], *USUAL["item"], "id")
 
 
-def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> str | None:
+def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, remedy: str = "") -> str | None:
     """Returns the column of a role: the wanted one, else the one with the most common name, else None.
+
+    `remedy` ends the error's message.
 
     Raises:
         DataError: the wanted column does not exist.
@@ -90,19 +111,16 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> s
             return wanted
         free = _free(columns, role)
         near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = (f"; did you mean {near[0]!r}?" if near else "") + (remedy and f"; {remedy}")
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {', '.join(columns)}{hint}")
     plain = {_plain(column): column for column in reversed(columns)}
     return next((plain[name] for name in USUAL[role] if name in plain), None)
 
 
-def _not_found(path: Path, columns: Sequence[str], role: str) -> str:
+def _not_found(path: Path, columns: Sequence[str], role: str, remedy: str) -> str:
     near = _near(_free(columns, role), role)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return (
-        f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; name it: --set "
-        f'data.columns.{role}=NAME, or {role} = "NAME" under [data.columns] of the recipe that --config names'
-    )
+    return f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; {remedy}"
 
 
 def _free(columns: Sequence[str], role: str) -> list[str]:

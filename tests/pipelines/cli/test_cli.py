@@ -136,6 +136,18 @@ def test_no_words_at_all_show_the_help(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert all(verb in shown for verb in VERBS)
 
 
+def test_the_advice_for_a_missing_id_column_works_as_it_is_printed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    rows = "".join(f"c{n % 5},i{n % 4}\n" for n in range(20))
+    (tmp_path / "e.csv").write_text(f"customer,item\n{rows}")
+    words = ["prepare", "--events", str(tmp_path / "e.csv"), "--out", str(tmp_path / "o")]
+    assert towers(monkeypatch, *words) == 2
+    advice = capsys.readouterr().err.split("name it: ")[1].split(", or ")[0]
+    assert towers(monkeypatch, *words, *advice.replace("NAME", "customer").split()) == 0
+    assert (tmp_path / "o" / "dataset.json").is_file()
+
+
 def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recipe: Path) -> None:
     seven = Config.model_validate({"data": {"min_user_events": 3}, "train": {"epochs": 7}})
     two = Config.model_validate({"data": {"min_user_events": 3}, "train": {"epochs": 2, "seed": 5}})

@@ -227,8 +227,28 @@ def test_a_missing_id_column_is_told_with_the_columns_there_are_and_never_a_rati
     with pytest.raises(DataError) as caught:
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
     assert str(caught.value) == (
-        f"{tmp_path / 'e.csv'}: no column of item ids; it has {names.replace(',', ', ')}{hint}; name it: --set "
-        'data.columns.item=NAME, or item = "NAME" under [data.columns] of the recipe that --config names'
+        f"{tmp_path / 'e.csv'}: no column of item ids; it has {names.replace(',', ', ')}{hint}; name it: --config "
+        'default --set data.columns.item=NAME, or item = "NAME" under [data.columns] of the recipe that --config names'
+    )
+
+
+@pytest.mark.parametrize("side", ["item", "user"])
+def test_an_id_column_of_attributes_is_renamed_as_in_the_events_which_the_recipe_names(
+    tmp_path: Path, side: str
+) -> None:
+    (tmp_path / "e.csv").write_text("buyer,film\nu1,a\n")
+    (tmp_path / "attributes.csv").write_text("name,age\na,1\n")
+    name = {"item": "film", "user": "buyer"}[side]
+    with pytest.raises(DataError) as caught:
+        prepare.run(
+            DataConfig(columns=Columns(user="buyer", item="film")),
+            tmp_path / "e.csv",
+            tmp_path / "out",
+            **{f"{side}s": tmp_path / "attributes.csv"},
+        )
+    assert str(caught.value) == (
+        f"{tmp_path / 'attributes.csv'}: no column of {side} ids; it has name, age; rename it to {side}_id, id or "
+        f"{name!r}, as in the events"
     )
 
 
@@ -277,7 +297,11 @@ def test_a_bad_item_row_is_named_or_skipped(tmp_path: Path, text: str, row: int,
     ("text", "message"),
     [
         ("item,train_count\na,1\n", "the column name 'train_count' is reserved"),
-        ("name,title\na,1\n", "no column of item ids; it has name, title"),
+        (
+            "name,title\na,1\n",
+            "items.csv: no column of item ids; it has name, title; rename it to item_id, id or the name that it has in "
+            "the events$",
+        ),
         ("item,title\n", "items.csv: no row to read"),
     ],
 )

@@ -144,7 +144,8 @@ def test_named_columns_win_over_usual_names(tmp_path: Path) -> None:
         (
             "person,item",
             Columns(),
-            r"events.csv: no column of user ids; it has person, item; name it: --set data.columns.user=NAME",
+            r"events.csv: no column of user ids; it has person, item; name it: --config default --set "
+            r"data.columns.user=NAME, or user = \"NAME\" under \[data.columns\] of the recipe that --config names$",
         ),
         ("user,itm", Columns(), r"no column of item ids; .*did you mean 'itm'\?"),
         ("user,item", Columns(time="tme"), r"no column 'tme' \(data.columns.time\); it has user, item"),

@@ -21,6 +21,7 @@ from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
 from serving.bundle.encoder import Encoder
+from serving.bundle.manifest import DIGEST, json_digest
 from serving.bundle.reader import Bundle
 from serving.catalogue.journal import UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
@@ -459,9 +460,24 @@ def test_what_cannot_renew_a_prior_is_said(world: Path, without_prior: Path, tmp
     frame.with_columns(weight=pl.lit(0.0)).write_parquet(tmp_path / "shown.parquet")
     with pytest.raises(DataError, match=of_none + " and has a weight$"):
         renew.run(world / "bundle", tmp_path / "shown.parquet", tmp_path / "out")
+    frame.rename({"user_id": "customer"}).write_parquet(tmp_path / "renamed.parquet")
+    of_training = "name the columns as in training; for ids 'user_id' and 'item_id' are understood$"
+    with pytest.raises(DataError, match=rf"no column of user ids; .*did you mean 'customer'\?; {of_training}"):
+        renew.run(world / "bundle", tmp_path / "renamed.parquet", tmp_path / "out")
     with pytest.raises(DataError, match=r"bundle: has no prior; model\.prior = 'validation' trains one"):
         renew.run(without_prior, world / "events.parquet", tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_renewal_asks_for_the_column_that_training_named(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    manifest = json.loads((tmp_path / "bundle" / "manifest.json").read_text())
+    manifest["lineage"]["config"]["data"]["columns"] = {"user": "customer"}
+    manifest[DIGEST] = json_digest({key: value for key, value in manifest.items() if key != DIGEST})
+    (tmp_path / "bundle" / "manifest.json").write_text(json.dumps(manifest))
+    asked = "name the columns as in training; for ids 'customer' and 'item_id' are"
+    with pytest.raises(DataError, match=rf"no column 'customer' \(data.columns.user\); .*; {asked} understood$"):
+        renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "out")
 
 
 def test_a_damaged_prior_is_refused(world: Path, tmp_path: Path) -> None:
