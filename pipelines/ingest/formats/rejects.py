@@ -24,12 +24,12 @@ class Rejects:
 
     Args:
         skip: collect; otherwise the first bad row raises.
-        hint: ends the error's message.
+        hint: ends the error's message, after a semicolon.
     """
 
-    def __init__(self, *, skip: bool = False, hint: str = "; --on-bad-rows skip leaves such rows out") -> None:
+    def __init__(self, *, skip: bool = False, hint: str = "--on-bad-rows skip leaves such rows out") -> None:
         self.skip = skip
-        self.hint = hint
+        self.ending = f"; {hint}" if hint else ""
         self._lines: dict[Path, Callable[[pl.Series], pl.Series]] = {}
         self.count = 0
         self._parts: list[pl.DataFrame] = []
@@ -61,7 +61,7 @@ class Rejects:
             where = f", column {column!r}" if column else ""
             got = f", got {texts[first]!r}" if values is not None else ""
             more = f" (and {len(rows) - 1:,} more such rows nearby)" if len(rows) > 1 else ""
-            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{self.hint}")
+            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{self.ending}")
         self.count += len(rows)
         part = pl.DataFrame({"row": rows.cast(pl.Int64), "value": texts})
         constants = (

@@ -464,6 +464,10 @@ def test_what_cannot_renew_a_prior_is_said(world: Path, without_prior: Path, tmp
     of_training = "name the columns as in training; for ids 'user_id' and 'item_id' are understood$"
     with pytest.raises(DataError, match=rf"no column of user ids; .*did you mean 'customer'\?; {of_training}"):
         renew.run(world / "bundle", tmp_path / "renamed.parquet", tmp_path / "out")
+    frame.with_columns(item_id=pl.lit(None, pl.String)).head(1).write_parquet(tmp_path / "bad.parquet")
+    bad = r"bad\.parquet, row 1, column 'item_id': no id, got None; fix the file, or leave the rows out$"
+    with pytest.raises(DataError, match=bad):
+        renew.run(world / "bundle", tmp_path / "bad.parquet", tmp_path / "out")
     with pytest.raises(DataError, match=r"bundle: has no prior; model\.prior = 'validation' trains one"):
         renew.run(without_prior, world / "events.parquet", tmp_path / "out")
     assert not (tmp_path / "out").exists()
