@@ -62,7 +62,7 @@ def read_events(
     with progress(PHASE, total=total, unit="rows") as advance:
         for number, (split, table) in enumerate(source.events):
             reader.open(table, roles[number])
-            for batch in table.read(rejects):
+            for batch in rejects.counted(table.path, table.read(rejects)):
                 reader.take(batch, table, roles[number], number, split)
                 advance(batch.height)
     return reader.finish()
@@ -80,18 +80,16 @@ class _Reader:
         folder: Path | None,
     ) -> None:
         self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
-        self.users, self.items = Codes(), items
+        self.users, self.items, self.type_codes = Codes(), items, Codes()
         self.times = TimeColumn(config.time_unit, config.time_zone, rejects)
         self.parts: defaultdict[str, Spool] = defaultdict(lambda: Spool(folder))
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
         self.types: set[str] = set()
-        self.type_codes = Codes()
         self.typed = any(each.type is not None for each in roles)
         self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
-        self.rows, self.rejected = 0, rejects.count
 
     def open(self, table: Table, roles: Roles) -> None:
         config = self.config
@@ -115,7 +113,6 @@ class _Reader:
 
     def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
         path = table.path
-        self.rows += frame.height
         if self.lines is not None:
             frame = self.lines.check(frame, path, roles.user, split)
         frame = self._wanted_types(frame, path, roles.type)
@@ -151,11 +148,7 @@ class _Reader:
         if self.items.known and len(strange):  # bad rows, which were skipped
             self._refuse_strangers(np.concatenate([*map(np.unique, self.parts["item"]), strange]))
         if not len(self.parts["user"]):
-            where = ", ".join(str(table.path) for _, table in self.source.events)
-            if not self.rows and self.rejects.count == self.rejected:
-                raise DataError(f"{where}: there are no rows")
-            kinds = f"; the types there are {', '.join(sorted(self.types)[:10])}" if self.types else ""
-            raise DataError(f"{where}: no event left to use{kinds}")
+            raise self._nothing()
         time = self.times.finish(self.parts.pop("time")) if "time" in self.parts else None
         unit = self.times.unit
         assert self.roles is not None
@@ -183,7 +176,17 @@ class _Reader:
             dropped=self.dropped,
         )
         self.context.resolve_kinds(events)
+        if not len(events):
+            raise self._nothing()
         return events
+
+    def _nothing(self) -> DataError:
+        paths = [table.path for _, table in self.source.events]
+        where = ", ".join(map(str, paths))
+        if not any(self.rejects.rows[path] for path in paths):
+            return DataError(f"{where}: there are no rows")
+        kinds = f"; the types there are {', '.join(sorted(self.types)[:10])}" if self.types else ""
+        return DataError(f"{where}: no event left to use{kinds}{self.rejects.left_out(*paths)}")
 
     def _joined(self, name: str) -> Any:
         return self.parts.pop(name).joined() if name in self.parts else None

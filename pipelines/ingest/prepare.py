@@ -77,6 +77,8 @@ def run(
         (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
     say("\n".join(column_lines(Dataset.open(out))))
     say(_summary(manifest, out))
+    for warning in rejects.warnings():
+        say(warning)
     return manifest
 
 

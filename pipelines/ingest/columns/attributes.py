@@ -46,7 +46,7 @@ def read_attributes(
     ids, vectors = IdColumn(table.path, column, rejects, form), Vectors(rejects)
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:
-        for batch in table.read(rejects):
+        for batch in rejects.counted(table.path, table.read(rejects)):
             batch = vectors.read(batch, attributes, table)
             if table.typed:
                 others = [other for other in attributes if other not in vectors.lengths]
@@ -54,16 +54,21 @@ def read_attributes(
             parts.append(ids.clean(batch))
             advance(batch.height)
     frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
-    if frame.is_empty():
-        raise DataError(f"{table.path}: no row to read")
+    _refuse_nothing(frame, table, rejects)
     first = pl.col(column).is_first_distinct()
     frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
     for attribute in attributes:
         if frame.schema[attribute] == pl.Null:
             frame = frame.with_columns(pl.col(attribute).cast(pl.String))
         frame = convert(frame, attribute, table, rejects)
+    _refuse_nothing(frame, table, rejects)
     kinds = {attribute: kind_of(frame.schema[attribute]) for attribute in attributes}
     return frame.select(pl.col(column).alias(name), *attributes), kinds
+
+
+def _refuse_nothing(frame: pl.DataFrame, table: Table, rejects: Rejects) -> None:
+    if frame.is_empty():
+        raise DataError(f"{table.path}: no row to read{rejects.left_out(table.path)}")
 
 
 def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) -> pl.DataFrame:

@@ -1,10 +1,12 @@
 """Handles bad rows: raises a `DataError` that names file, row, column and value, or collects them in `rejects.csv`."""
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
 
 import polars as pl
 
+from pipelines.console import amount
 from pipelines.errors import DataError
 
 ROW = "__row__"
@@ -25,6 +27,10 @@ class Rejects:
     Args:
         skip: collect; otherwise the first bad row raises.
         hint: ends the error's message, after a semicolon.
+
+    Attributes:
+        count: the bad rows so far.
+        rows: the rows of each file so far, good and bad, of those that `counted` read.
     """
 
     def __init__(self, *, skip: bool = False, hint: str = "--on-bad-rows skip leaves such rows out") -> None:
@@ -32,6 +38,9 @@ class Rejects:
         self.ending = f"; {hint}" if hint else ""
         self._lines: dict[Path, Callable[[pl.Series], pl.Series]] = {}
         self.count = 0
+        self.rows: Counter[Path] = Counter()
+        self._left_out: Counter[Path] = Counter()
+        self._first: dict[Path, str] = {}
         self._parts: list[pl.DataFrame] = []
 
     def number_by(self, path: Path, lines: Callable[[pl.Series], pl.Series]) -> None:
@@ -56,13 +65,16 @@ class Rejects:
         if path in self._lines:
             rows = self._lines[path](rows)
         texts = pl.Series("value", [None] * len(rows), dtype=pl.String) if values is None else _texts(values)
+        first = int(rows.arg_min() or 0)
+        where = f", column {column!r}" if column else ""
+        got = f", got {texts[first]!r}" if values is not None else ""
+        told = f"row {rows[first]}{where}: {reason}{got}"
         if not self.skip:
-            first = int(rows.arg_min() or 0)
-            where = f", column {column!r}" if column else ""
-            got = f", got {texts[first]!r}" if values is not None else ""
             more = f" (and {len(rows) - 1:,} more such rows nearby)" if len(rows) > 1 else ""
-            raise DataError(f"{path}, row {rows[first]}{where}: {reason}{got}{more}{self.ending}")
+            raise DataError(f"{path}, {told}{more}{self.ending}")
         self.count += len(rows)
+        self._left_out[path] += len(rows)
+        self._first.setdefault(path, told)
         part = pl.DataFrame({"row": rows.cast(pl.Int64), "value": texts})
         constants = (
             pl.lit(short_name(path)).alias("file"),
@@ -86,6 +98,32 @@ class Rejects:
             shown = pl.col(column)
         self.add(path, column, reason, wrong[ROW], None if shown is None else wrong.select(shown).to_series())
         return frame.filter(~mask)
+
+    def counted(self, path: Path, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+        """Passes on the batches of a file and counts its rows, also those that its reader leaves out."""
+        before = self._left_out[path]
+        for frame in batches:
+            self.rows[path] += frame.height + self._left_out[path] - before
+            yield frame
+            before = self._left_out[path]
+        self.rows[path] += self._left_out[path] - before
+
+    def left_out(self, *paths: Path) -> str:
+        """What an error adds where nothing is left of files: how many rows were bad, and why; "" if none was."""
+        bad = [path for path in paths if path in self._first]
+        if not bad:
+            return ""
+        count = amount(sum(self._left_out[path] for path in bad), "bad rows")
+        return f"; left out: {count}, the first: {short_name(bad[0])}, {self._first[bad[0]]}"
+
+    def warnings(self) -> list[str]:
+        """A line for each file of which more than half of the rows were left out."""
+        return [
+            f"warning: {path}: {bad:,} of its {amount(self.rows[path], 'rows')} were left out, the first: "
+            f"{self._first[path]}"
+            for path, bad in self._left_out.items()
+            if 2 * bad > self.rows[path]
+        ]
 
     def write(self, path: Path) -> None:
         """Writes the collected rows as CSV, in the order found; nothing if there are none."""

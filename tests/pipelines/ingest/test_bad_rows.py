@@ -337,3 +337,67 @@ def test_bad_rows_are_found_beyond_the_first_batch(tmp_path: Path, monkeypatch: 
     rejects = pl.read_csv(tmp_path / "out" / "rejects.csv")
     assert sorted(rejects["row"].to_list()) == [75, 93]
     assert (manifest.users, manifest.events["train"]) == (93, 93)
+
+
+@pytest.mark.parametrize(
+    ("events", "count", "first"),
+    [
+        ("user,item\n,a\n,b\nu1,\n", "3 bad rows", "e.csv, row 2, column 'user': no id, got None"),
+        ("user,item,time\nu1,a,\n", "1 bad row", "e.csv, row 2, column 'time': no time, got None"),
+        (
+            "user,item,km\nu1,a,1e39\n",
+            "1 bad row",
+            "e.csv, row 2, column 'km': beyond ±3.4e38, the range of 32-bit floats, got '1e39'",
+        ),
+        ("user,item\nu1,a,b\nu1,b,c\n", "2 bad rows", "e.csv, row 2: 3 values, the header has 2"),
+    ],
+)
+def test_events_that_are_all_bad_are_counted_and_the_first_is_named(
+    tmp_path: Path, events: str, count: str, first: str
+) -> None:
+    (tmp_path / "e.csv").write_text(events)
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
+    message = str(caught.value)
+    assert message == f"{tmp_path / 'e.csv'}: no event left to use; left out: {count}, the first: {first}"
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "count", "first"),
+    [
+        ("items.csv", "item,title\n,A\n,B\n", "2 bad rows", "items.csv, row 2, column 'item': no id, got None"),
+        ("items.csv", "item,title\na,A,1\n", "1 bad row", "items.csv, row 2: 3 values, the header has 2"),
+        (
+            "x.item",
+            "item:token\tkm:float\na\tfar\n",
+            "1 bad row",
+            "x.item, row 2, column 'km': not a number, got 'far'",
+        ),
+    ],
+)
+def test_items_that_are_all_bad_are_counted_and_the_first_is_named(
+    tmp_path: Path, name: str, text: str, count: str, first: str
+) -> None:
+    (tmp_path / "e.csv").write_text("user,item\nu1,a\n")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", items=tmp_path / name, on_bad_rows="skip")
+    assert str(caught.value) == f"{tmp_path / name}: no row to read; left out: {count}, the first: {first}"
+
+
+@pytest.mark.parametrize(("bad", "warned"), [(3, False), (4, True)])
+def test_a_file_of_which_more_than_half_is_left_out_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bad: int, warned: bool
+) -> None:
+    """Bad rows of the reader and of its columns count, those of another file do not."""
+    rows = ["u1,a,1,9", *[f",b,{n}" for n in range(bad - 1)], "u1,a,5", "u2,b,6", "u3,b,7"]
+    (tmp_path / "e.csv").write_text("user,item,km\n" + "\n".join(rows) + "\n")
+    (tmp_path / "items.csv").write_text("item,title\na,A\na,B\nb,B\n")
+    files = {"items": tmp_path / "items.csv"}
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")
+    assert (manifest.rejected, manifest.events["train"]) == (bad + 1, 3)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    first = "row 2: 4 values, the header has 3"
+    told = f"warning: {tmp_path / 'e.csv'}: {bad} of its {bad + 3} rows were left out, the first: {first}"
+    assert lines == ([told] if warned else [])
