@@ -254,12 +254,12 @@ def test_an_item_asked_with_is_not_its_own_answer_and_no_user(world: Path, bundl
     assert with_user.ids == without.ids
 
 
-def test_index_and_bulk_recall_work_on_it(bundle: Path, tmp_path: Path) -> None:
+def test_an_index_works_on_it_and_bulk_recall_for_users_is_refused(bundle: Path, tmp_path: Path) -> None:
     assert build_index.run(bundle).measured["recall_at_100"] == 1.0
     # Users have zero vectors here: what measures the index are items.
     assert np.any(Bundle.open(bundle).sample_queries(2_000, 0) != 0, axis=1).all()
-    recall.run(bundle, 3, tmp_path / "recall.parquet")
-    assert pl.read_parquet(tmp_path / "recall.parquet")["source"].unique().to_list() == ["popular"]
+    with pytest.raises(DataError, match="finds items for items, not for users"):
+        recall.run(bundle, 3, tmp_path / "recall.parquet")
 
 
 def slow_figures(vectors: np.ndarray, likes: np.ndarray, query: int, k: int) -> tuple[int, float]:
