@@ -28,7 +28,8 @@ def differences(there: Config, here: Config, *, whole: bool = False) -> list[str
         here: the other.
         whole: compares every setting; False those that must be the same for the weights of one to fit the other.
     """
-    return _differences(*(each.model_dump(mode="json") if whole else _structure(each) for each in (there, here)))
+    one, other = (each.model_dump(mode="json") if whole else _structure(each) for each in (there, here))
+    return _differences(one, other)
 
 
 def told(found: list[str]) -> str:
