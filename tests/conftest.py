@@ -1,6 +1,7 @@
 """Fixtures every test may use: real data where it is at hand, and a quiet TensorFlow."""
 
 import gc
+import logging
 import os
 import threading
 from collections import Counter
@@ -59,6 +60,17 @@ def no_thread_is_left() -> Iterator[None]:
     for each in left:
         each.join(10)
     assert [each.name for each in left if each.is_alive()] == []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def no_log_settings_are_left() -> Iterator[None]:
+    """A server that runs in this process keeps its logs to itself, and no later file would find lines in `caplog`."""
+    yield
+    for name in ("uvicorn", "uvicorn.error", "uvicorn.access", "uvicorn.asgi"):
+        logger = logging.getLogger(name)
+        logger.handlers.clear()
+        logger.propagate = True
+        logger.setLevel(logging.NOTSET)
 
 
 @pytest.fixture(scope="module", autouse=True)
