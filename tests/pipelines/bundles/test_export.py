@@ -624,7 +624,8 @@ def test_a_run_in_the_place_of_another_knows_its_own_ids(world: Path, tmp_path: 
     rows = [(f"x{n % 7}", f"y{n % 5}", 1_600_000_000 + n) for n in range(70)]
     pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
     prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "dataset")
-    train.run(plain(), tmp_path / "dataset", tmp_path / "run", overwrite=True)
+    fewer = {"epochs": 2, "batch_size": 128, "metric": "recall@4"}
+    train.run(plain(train=fewer), tmp_path / "dataset", tmp_path / "run", overwrite=True)
     assert export.run(tmp_path / "run", tmp_path / "bundle").items == 5
     del before
 
