@@ -105,7 +105,7 @@ def trained(dataset: Path) -> None:
 def tuned(dataset: Path) -> None:
     from pipelines.tuning import tune
 
-    tune.run(dataset, dataset.parent / "tuned.toml", trials=1)
+    tune.run(dataset, dataset.parent / "tuned.toml", trials=1, metric="recall@3")
 
 
 @pytest.mark.parametrize("command", [checked, trained, tuned])
