@@ -24,9 +24,11 @@ LEAST_RANK = 0.1  # effective rank, as a share of the dimension
 LEAST_COVERAGE = 0.05  # items in the lists of all users, as a share of what these lists could hold
 MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
 MOST_SHOWN = 0.5  # share of the users who are shown one item
+FEWEST_LISTS = 20  # of fewer lists, places and shares say little: one list is always the same k items
 MOST_DUPLICATES = 0.01
 MOST_NORM = 10.0  # times the median
 NAMES_TARGET = "names the target"  # of a column; the finding's name begins with the column's
+LATER_PRIOR = "prior of the test's time"
 NAMES = (
     "one list for all",
     "hub",
@@ -39,6 +41,7 @@ NAMES = (
     "constant scores",
     "ties at the last place",
     "test events in training",
+    LATER_PRIOR,
     "users under two ids",
     "items under two ids",
     NAMES_TARGET,
@@ -109,12 +112,13 @@ def checks(
 
 
 def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
+    many = users >= FEWEST_LISTS and len(exposure) > 2 * k
     most = float(exposure.max() / max(users, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
-    if alike > MOST_ALIKE and len(exposure) > 2 * k:
+    if many and alike > MOST_ALIKE:
         text = f"{alike:.0%} of all places are filled with the same {k} items: the model hardly tells {side} apart"
         yield Finding("one list for all", text, alike, MOST_ALIKE)
-    elif most > MOST_SHOWN and len(exposure) > 2 * k:
+    elif many and most > MOST_SHOWN:
         item = int(exposure.argmax())
         # As a literal: a title may hold anything, and a terminal shows this.
         text = f"one item is in the first {k} of {most:.0%} of the {side}: {names(items)[item]!r}"

@@ -208,4 +208,4 @@ def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut
     both = {"item": np.asarray(bundle.item_vectors), "query": bundle.query_vectors}
     vectors = {side: each[np.any(each != 0, axis=1)] for side, each in both.items()}
     of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, vectors, data.items)
-    return [*leak_checks(data, held), *of_model, partial(score_findings, served, held, k)]
+    return [*leak_checks(data, held, served.bundle.manifest.prior), *of_model, partial(score_findings, served, held, k)]

@@ -78,6 +78,7 @@ class Reports:
         for key, one, two in (
             ("data set", self.candidate.dataset, self.baseline.dataset),
             ("protocol", protocol_of(self.candidate.content), protocol_of(self.baseline.content)),
+            ("numbers of users and targets", _counts(self.candidate), _counts(self.baseline)),
         ):
             if one != two:
                 raise DataError(
@@ -114,6 +115,12 @@ class Reports:
         """
         found = _slices(self.candidate, rule)
         others = {} if rule.relative is None or self.baseline is None else _slices(self.baseline, rule)
+        for name, part in others.items():
+            if name not in found and part["users"] >= rule.least_users:
+                raise DataError(
+                    f"{self.candidate.path}: has no slice {name!r}, but the baseline's report has; report both with "
+                    "the same --slice, or name other groups in the rule"
+                )
         if all(part["users"] < rule.least_users for part in found.values()):
             yield Judgement(
                 rule=f"{rule.metric} of {rule.ranker}, {', '.join(rule.groups or ('all',))} slices",
@@ -198,6 +205,8 @@ def _judgement(rule: FigureRule, estimate: Mapping[str, float], what: str, note:
 def _figure(report: Report, rule: FigureRule) -> Estimate:
     key = "metrics" if rule.of_users else OF_ALL_LISTS[rule.metric.partition("@")[0]]
     figure = report.content[key][rule.ranker].get(rule.metric)
+    if figure is None and rule.metric in report.content[key][rule.ranker]:
+        raise DataError(f"{report.path / REPORT}: {rule.metric} of {rule.ranker} is undefined in this report")
     if figure is None:
         ks = ", ".join(map(str, report.content["ks"]))
         raise DataError(f"{report.path / REPORT}: has no {rule.metric} of {rule.ranker}; it has lists of {ks}")
@@ -208,6 +217,11 @@ def _figure(report: Report, rule: FigureRule) -> Estimate:
             f"{report.path / REPORT}: of an earlier release, {rule.metric} has no interval; run `towers report` again"
         )
     return dict.fromkeys(("value", "low", "high"), figure)
+
+
+def _counts(report: Report) -> str:
+    counts = report.content.get("counts", {})  # one of an earlier release may lack them
+    return f"{counts.get('users')} and {counts.get('targets')}"
 
 
 def _slices(report: Report, rule: SliceRule) -> dict[str, Any]:

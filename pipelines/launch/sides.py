@@ -6,7 +6,7 @@ sides are about the same users in the same order; `refuse_different` holds that.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -177,11 +177,14 @@ def _figures(path: Path, ranker: str, metric: str, part: str | None) -> pl.DataF
 
 
 def refuse_other_recipes(side: Side) -> None:
-    """Refuses members of one side that differ by more than their seed, as far as their recipes are known.
+    """Refuses members of one side that differ by more than their seed, or by none, as far as that is known.
 
     Raises:
-        DataError: names two members and a setting that differs.
+        DataError: names two members, and a setting that differs.
     """
+    for one, two in combinations(side.members, 2):
+        if one.version == two.version or (one.training and one.training == two.training):
+            raise DataError(f"{one.path} and {two.path} are of one training; name a seed once, or they seem to agree")
     known = [(each.path, dict(leaves(each.recipe, separator="."))) for each in side.members if each.recipe is not None]
     for (path, settings), (other_path, other) in pairwise(known):
         for key in sorted({*settings, *other}):

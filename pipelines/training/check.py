@@ -139,10 +139,11 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
             f"train.metric: {metric} takes each of the data set's {items:,} items as found, whatever the model; K must "
             f"be below {items}"
         )
-    if config.data.refit and not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
+    targets = data.manifest.events["valid"] and len(heldout_users(data, "valid"))
+    if config.data.refit and not targets:
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
-    if config.model.norm_exponent == "validation" and not data.manifest.events["valid"]:
-        raise ConfigError("model.norm_exponent: the data set has no validation events to choose it on; give a number")
+    if config.model.norm_exponent == "validation" and not targets:
+        raise ConfigError("model.norm_exponent: the data set has no validation targets to choose it on; give a number")
     prior = config.model.prior
     if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):
         raise ConfigError(

@@ -74,6 +74,19 @@ class EarlierRun:
         if found:
             raise ConfigError(f"--warm-from {self.path}: trained by another recipe: {told(found)}")
 
+    def in_order(self, config: Config) -> Config:
+        """Returns a recipe of the same features with these in the run's order, by which weights have their places.
+
+        A derived recipe has them in the order of the columns, which may be another one in a newer file.
+        """
+        ours, theirs = config.features, self.config.features
+        sides = {
+            side: {name: own[name] for name in getattr(theirs, side)}
+            for side in ("query", "candidate")
+            if (own := getattr(ours, side))
+        }
+        return config.model_copy(update={"features": ours.model_copy(update=sides)})
+
     def refuse_stages(self, names: list[str]) -> None:
         """Refuses a training of other stages.
 

@@ -94,6 +94,7 @@ def run(
                 _train_stages(config, data, Path(folder), None, replicas, compares=False)
         return {}
     warm = None if warm_from is None else _earlier(warm_from, config, data)
+    config = config if warm is None else warm.in_order(config)
     work = out.absolute().parent / f".{out.name}.unfinished"
     busy = f"{out}: another process is training this run; wait for it, or name another --out"
     with telling_full_disk(out), exclusive(work, busy):

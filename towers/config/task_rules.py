@@ -74,6 +74,7 @@ def _no_queries(config: "Config") -> Iterator[str]:
     fixed = {
         "correction": 0,
         "positives_per_query": 1,
+        "label_shares": "equal",
         "known_positives": 0,
         "remove_accidental_hits": True,
         "impressions": 0,

@@ -1,7 +1,7 @@
 """Looks for what makes the figures of a report too good: test events that the model may know in another form.
 
-Each finding is a fact of the data set, not a guess: the same event in two splits, two ids with the same events, a
-column that holds the id of what is asked. docs/evaluation/report.md names the limits.
+Each finding is a fact, not a guess: the same event in two splits, two ids with the same events, a column that holds the
+id of what is asked, a prior that counts later events. docs/evaluation/report.md names the limits.
 """
 
 from collections.abc import Iterator
@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import EARLIER, HeldOut, user_blocks
-from pipelines.dataset.popularity import has_windows
-from pipelines.evaluation.findings import NAMES_TARGET, Check, Finding
+from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, has_windows, last_time
+from pipelines.evaluation.findings import LATER_PRIOR, NAMES_TARGET, Check, Finding
 from pipelines.evaluation.protocol.asked import SPLIT
+from serving.bundle.manifest import PriorInfo
 from towers.data.blocks import blocks
 from towers.data.events import Events
 
@@ -27,16 +28,18 @@ TIMES_CHANCE = 2.0  # and this many times as often as another user's, or target'
 SEED = 0
 
 
-def leak_checks(data: Dataset, held: HeldOut) -> list[Check]:
+def leak_checks(data: Dataset, held: HeldOut, prior: PriorInfo | None = None) -> list[Check]:
     """Returns the checks for what leaks.
 
     Args:
         data: the data set.
         held: the test users.
+        prior: of the bundle.
     """
     events = {name: data.events(name) for name in SPLITS}
     return [
         partial(_events_in_two_splits, data, events),
+        partial(_later_prior, data, events, prior),
         *(partial(_twins, data, list(events.values()), side) for side in ("user", "item")),
         partial(_telling_columns, data, held),
     ]
@@ -53,6 +56,19 @@ def _events_in_two_splits(data: Dataset, events: dict[str, Events]) -> Iterator[
     if again:
         text = f"{again:,} test events are also in training or validation: the same user, item and time"
         yield Finding("test events in training", text, again, 0)
+
+
+def _later_prior(data: Dataset, events: dict[str, Events], prior: PriorInfo | None) -> Iterator[Finding]:
+    """A prior that was renewed, or folded, after the last event that the model may know."""
+    if prior is None or prior.until is None or not has_windows(data) or data.manifest.time_unit not in TICKS_PER_S:
+        return
+    known = last_time([events[name] for name in EARLIER[SPLIT]])
+    if known is None:
+        return
+    days = (prior.until - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
+    if days > 0:
+        text = f"the prior counts events of {days:.1f} days after the last one before the test: some may be the test's"
+        yield Finding(LATER_PRIOR, text, days, 0)
 
 
 def _frame(events: Events) -> pl.DataFrame:
@@ -131,6 +147,8 @@ def _texts(values: pl.Series) -> pl.Series | None:
         return pl.select(pl.concat_list(values)).to_series()
     if values.dtype == pl.List(pl.String):
         return values
+    if values.dtype.is_integer():  # with every digit, which a float does not have
+        return _texts(values.cast(pl.String))
     if values.dtype.is_numeric():
         whole = values.cast(pl.Float64)
         return None if (whole != whole.floor()).any() else _texts(whole.cast(pl.Int64, strict=False).cast(pl.String))

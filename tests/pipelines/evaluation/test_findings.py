@@ -41,6 +41,15 @@ def test_the_same_list_for_everybody() -> None:
     assert names(exposure=exposure) == ["one list for all", "items never recommended"]
 
 
+def test_of_a_few_lists_the_same_items_say_nothing() -> None:
+    exposure = np.zeros(ITEMS, np.int64)
+    exposure[:K] = 19
+    items = pl.DataFrame({"item_id": [f"i{item}" for item in range(ITEMS)]})
+    for users in (19, 20):
+        told = {each.name for each in look(checks(exposure, users, K, {}, items))}
+        assert ("one list for all" in told) == (users == 20)
+
+
 def test_one_item_in_most_lists() -> None:
     exposure = sound()["exposure"]
     exposure[7] = int(0.6 * USERS)

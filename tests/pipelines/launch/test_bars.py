@@ -43,8 +43,8 @@ def test_phases_of_a_report_and_of_a_comparison_count_their_steps(
     assert 0 < len(of_all) < len(slices)
     resamples = 1_000 * (1 + len(slices) - len(of_all)) + 100 * len(content["metrics"])
     assert counted(lines, "intervals", "resamples") == resamples
-    # Two splits, users, items, columns; lists, item vectors, query vectors, scores.
-    assert counted(lines, "findings", "checks") == 8
+    # Two splits, prior, users, items, columns; lists, item vectors, query vectors, scores.
+    assert counted(lines, "findings", "checks") == 9
     plots = (tmp_path / "report" / "report.html").read_text().count('role="img"')
     assert plots > 2
     assert counted(lines, "page", "parts") == plots + 2  # the example users, and the nearest items

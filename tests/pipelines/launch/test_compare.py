@@ -227,6 +227,18 @@ def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsy
     assert "Two seeds of one recipe, for comparison" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
 
 
+def test_one_training_is_no_second_seed(folder: Path, tmp_path: Path) -> None:
+    training = {"stages": [{"seconds": 2.5}]}
+    for seed, name in enumerate(("seed", "seed again"), start=20):
+        columns.write_bundle_of(folder / "dataset", name=name, seed=seed, training=training)
+    for one, two in (("a", "copy of a"), ("seed", "seed again")):
+        if two == "copy of a":
+            columns.write_bundle_of(folder / "dataset", name=two, seed=0)
+        side = f"{folder / one},{folder / two}"
+        with pytest.raises(DataError, match=f"{folder / one} and {folder / two} are of one training; name a seed once"):
+            compare.run([side, str(folder / "c")], tmp_path / "out", dataset=folder / "dataset", metric="recall@5")
+
+
 def test_members_of_a_side_that_differ_by_more_than_the_seed_are_refused(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"named as seeds of one recipe, but differ in train\.epochs: 3 and 9"):
         names = [f"{folder / 'a'},{folder / 'c'}", str(folder / "b")]

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -13,9 +14,9 @@ from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.report_json import PER_USER
-from pipelines.launch import compare, judge
+from pipelines.launch import compare, gate, judge
 from pipelines.launch.judge import Report, Reports, difference
-from pipelines.launch.rules import FigureRule, FindingsRule, SliceRule
+from pipelines.launch.rules import FigureRule, FindingsRule, Rules, SliceRule
 from serving.bundle.digest import bundle_digest
 from tests.support.worlds.launch import (
     ITEMS,
@@ -282,6 +283,15 @@ def test_slices_that_cannot_be_paired_are_judged_by_wider_intervals_that_say_why
         assert judged.figure == difference(*estimates)["low"]
 
 
+@pytest.mark.parametrize("words", [[], ["Repeats count."]])
+def test_a_judgement_names_a_protocol_that_is_not_the_usual_one(words: list[str]) -> None:
+    own = made({"FR": part(0.3, 0.01)})
+    own.content["protocol_options"]["words"] = words
+    rule = SliceRule(metric="recall@20", bound="value", at_least=0, groups=("country",))
+    (judged,) = gate._judgements(Rules(slices=(rule,)), gate.Opened(Mock(), "digest", own), None)
+    assert judged.passed and judged.note == "".join(words)
+
+
 def test_slices_that_cannot_be_judged_are_no_pass() -> None:
     country = {"FR": part(0.3, 0.01), "hits": part(0.3, 0.01, group="popularity")}
     rule = SliceRule(metric="recall@20", relative="difference", bound="value", at_least=0, groups=("country",))
@@ -292,7 +302,11 @@ def test_slices_that_cannot_be_judged_are_no_pass() -> None:
         list(Reports(own, own).judge_slices(rule.model_copy(update={"metric": "ndcg@20"})))
     with pytest.raises(DataError, match="no slice has ndcg@20"):
         list(Reports(own, own).judge_slices(rule.model_copy(update={"metric": "ndcg@20", "groups": None})))
-    others = made({"DE": part(0.3, 0.01)})
+    others = made({"DE": part(0.3, 0.01)}, path=Path("before"))
+    with pytest.raises(DataError, match="made: has no slice 'DE', but the baseline's report has; report both with"):
+        list(Reports(own, others).judge_slices(rule))
+    # One that is too small is not judged in the candidate either.
+    others = made({"DE": part(0.3, 0.01, users=2)})
     with pytest.raises(DataError, match="has no slice 'FR' of the same users"):
         list(Reports(own, others).judge_slices(rule))
     for other in (part(0.3, 0.01, users=499), part(0.3, 0.01) | {"targets": 999}):

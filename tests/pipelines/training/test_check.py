@@ -81,6 +81,22 @@ def test_tune_refuses_a_metric_of_every_item_before_the_first_trial(world: Path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("refused", [{"norm_exponent": "validation"}, {}])
+def test_validation_events_that_are_all_repeats_choose_nothing(tmp_path: Path, refused: dict[str, Any]) -> None:
+    """Each user takes the same three items again and again."""
+    rows = [(f"u{u}", f"i{(u + n % 3) % 9}", 60 * n + u) for u in range(20) for n in range(12)]
+    pl.DataFrame(rows, schema=["user", "item", "time"], orient="row").write_parquet(tmp_path / "e.parquet")
+    data = DataConfig(duplicates="keep", valid_share=0.2, test_share=0.2)
+    prepare.run(data, tmp_path / "e.parquet", tmp_path / "repeats")
+    assert Dataset.open(tmp_path / "repeats").manifest.events["valid"] > 0
+    config = recipe(USER, model={"dimension": 4, **refused}, data={"duplicates": "keep"})
+    if refused:
+        with pytest.raises(ConfigError, match=r"model\.norm_exponent: the data set has no validation targets"):
+            check.check_recipe(config, Dataset.open(tmp_path / "repeats"))
+    else:
+        check.check_recipe(config, Dataset.open(tmp_path / "repeats"))
+
+
 def test_the_last_stage_is_checked_before_the_first_trains(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = Dataset.open(world / "many").manifest.events
     monkeypatch.setattr(BOUND, events["train"])

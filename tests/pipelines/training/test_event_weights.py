@@ -40,7 +40,7 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
     ({"loss": {"name": "bce"}}, lambda u, i: i - 3, r"loss\.name = 'bce': weights must not be negative; .* is -3"),
     ({"loss": {"name": "bce", "max_label": 1.5}}, impressions, r"loss\.max_label: .* the largest is 2; got 1\.5"),
     (
-        {"loss": {"name": "full_softmax", "label_shares": "weight"}},
+        {"loss": {"name": "full_softmax", "label_shares": "weight", "positives_per_query": 2}},
         lambda u, i: None,
         r"loss\.label_shares = 'weight': the data set has no weights",
     ),

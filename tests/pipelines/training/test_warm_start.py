@@ -21,7 +21,7 @@ from pipelines.training.stage import Stage, build_trainer
 from pipelines.training.structure import differences
 from tests.support.worlds.interrupted import weights
 from towers.config.features import CategoricalFeature, HashedFeature, IdFeature, VectorFeature
-from towers.config.recipe import Config, parse_config
+from towers.config.recipe import Config, load_config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
 from towers.features.encoder import FeatureSpec
@@ -276,6 +276,19 @@ def test_another_recipe_is_refused_by_the_key_that_differs(world: Path, tmp_path
     with pytest.raises(ConfigError, match=told):
         train.run(recipe(**sections), world / "tuesday", tmp_path / "run", warm_from=world / "run")
     assert not list(tmp_path.iterdir())
+
+
+def test_features_in_another_order_start_from_their_own_rows(world: Path, tmp_path: Path) -> None:
+    """Weights have their places by the order of the features, which may come from the columns of a file."""
+    given = recipe().model_dump(mode="json", exclude_unset=True)["features"]
+    turned = recipe(features={"query": dict(reversed(given["query"].items())), "candidate": given["candidate"]})
+    assert list(turned.features.query or ()) == ["past", "user_id"]
+    for name, config in (("one", recipe()), ("other", turned)):
+        train.run(config, world / "tuesday", tmp_path / name, warm_from=world / "run")
+        assert list(load_config(tmp_path / name / "config.toml").features.query or ()) == ["user_id", "past"]
+    one, other = (values(tmp_path / name / "checkpoints" / "final") for name in ("one", "other"))
+    assert one.keys() == other.keys()
+    assert all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_where_the_rows_of_items_start_is_no_difference() -> None:

@@ -90,6 +90,11 @@ REFUSED += [
         "leave it out",
     ),
     (
+        {"loss": {"name": "full_softmax", "label_shares": "weight"}},
+        "loss.label_shares: one positive has the whole label",
+        "set positives_per_query",
+    ),
+    (
         {"loss": {"name": "bsl", "positive_group": "batch", "positives_per_query": 2}},
         "loss.positives_per_query: positive_group = 'batch'",
         "leave it out",

@@ -12,6 +12,7 @@ from pipelines.dataset.heldout import heldout
 from pipelines.evaluation.findings import NAMES, look
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.ingest import prepare
+from serving.bundle.manifest import PriorInfo
 from tests.support.worlds.columns import Event, make_events, write_dataset
 from towers.config.sections import DataConfig
 
@@ -123,3 +124,24 @@ def test_a_column_of_items_that_names_the_user(tmp_path: Path) -> None:
         buyers[item].append(user)
     pl.DataFrame({"item_id": list(buyers), "buyers": list(buyers.values())}).write_parquet(tmp_path / "items.parquet")
     assert found(prepared(tmp_path, events, split="leave_last_out")) == {"items.buyers names the target": 1.0}
+
+
+def test_a_long_number_names_a_target_with_all_its_digits(tmp_path: Path) -> None:
+    """Beyond 2**53 a float cannot tell one item from the next."""
+    first = 1_234_567_890_123_456_789
+    events = [(user, str(first + int(item[1:])), time, device) for user, item, time, device in make_events()]
+    last = last_of(events)
+    pl.DataFrame({"user_id": list(last), "next": [*map(int, last.values())]}).write_parquet(tmp_path / "users.parquet")
+    assert found(prepared(tmp_path, events, split="leave_last_out")) == {"users.next names the target": 1.0}
+
+
+@pytest.mark.parametrize(("later", "days"), [(0, None), (86_400, 1.0)])
+def test_a_prior_that_counts_events_after_the_last_one_that_may_be_known(
+    tmp_path: Path, later: int, days: float | None
+) -> None:
+    data = prepared(tmp_path, make_events())
+    times = [data.events(split).time for split in ("train", "valid")]
+    last = max(int(time.max()) for time in times if time is not None)
+    prior = PriorInfo(now=1.0, past=0.5, until=last + later, mean_count=1.0, new_item=(0.0, 0.0))
+    told = {each.name: each.value for each in look(leak_checks(data, heldout(data, "test"), prior))}
+    assert told == ({} if days is None else {"prior of the test's time": days})
