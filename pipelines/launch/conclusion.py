@@ -50,7 +50,9 @@ def contrary(content: Content) -> list[str]:
         f"{content['tests']} tests); {content['primary']} decides"
         for name, comparison in content["comparisons"].items()
         for metric, test in comparison["metrics"].items()
-        if test["shown"] and comparison["conclusion"] not in (BETTER if test["value"] > 0 else WORSE, SEEDS)
+        if test["shown"]
+        and comparison["conclusion"] != (BETTER if test["value"] > 0 else WORSE)
+        and (comparison["conclusion"], metric) != (SEEDS, content["primary"])  # of that its sentence tells
     ]
 
 

@@ -17,6 +17,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report, report_json
 from pipelines.launch import compare
+from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary
 from pipelines.launch.page import compare_page
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -225,6 +226,18 @@ def test_seeds_joined_by_commas_are_one_side(folder: Path, tmp_path: Path, capsy
     assert told["seeds_of_one_recipe"]["lists"]["overlap"] < 1
     assert not any("spread over seeds" in note for note in told["notes"])
     assert "Two seeds of one recipe, for comparison" in (tmp_path / "out" / "compare.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("conclusion", "named"),
+    [(BETTER, ["ndcg@5"]), (WORSE, ["recall@5"]), (SEEDS, ["ndcg@5"]), (NOT_SHOWN, ["recall@5", "ndcg@5"])],
+)
+def test_another_metric_that_differs_otherwise_is_named(conclusion: str, named: list[str]) -> None:
+    tests = {"recall@5": 0.02, "ndcg@5": -0.01, "recall@3": 0.5}
+    metrics = {name: {"value": value, "p_holm": 0.001, "shown": name != "recall@3"} for name, value in tests.items()}
+    comparison = {"metrics": metrics, "conclusion": conclusion}
+    content = {"baseline": "a", "primary": "recall@5", "tests": 3, "comparisons": {"b": comparison}}
+    assert [re.split(" in | by ", note)[1] for note in contrary(content)] == named
 
 
 def test_one_training_is_no_second_seed(folder: Path, tmp_path: Path) -> None:
