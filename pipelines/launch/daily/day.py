@@ -22,6 +22,7 @@ from pipelines.evaluation.report_json import REPORT
 from pipelines.ingest import prepare
 from pipelines.launch import gate
 from pipelines.launch.daily.settings import Loop
+from pipelines.launch.rules import read_rules
 from pipelines.training import train
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
@@ -111,7 +112,8 @@ class Day:
             Step("export", lambda: published() or (self.candidate / MANIFEST).is_file(), self._export),
             Step("index", lambda: published() or read_manifest(self.candidate).index is not None, self._index),
             Step("report", self._reported, self._report),
-            Step("gate", lambda: published() or self._blessed(), self._gate),
+            # Until it answers: meanwhile another bundle may have become active, or the rules have changed.
+            Step("gate", lambda: self.loop.active == self.name or self._blessed(), self._gate),
             Step("publish", published, self._publish),
             *upload,
             Step("activate", self._activated, self._activate),
@@ -172,15 +174,20 @@ class Day:
     def _gate(self) -> object:
         active = self.loop.active
         baseline = None if active is None else self.loop.settings.root / active
-        return gate.run(self.loop.settings.rules, self.candidate, baseline=baseline, report=self.folder / "report")
+        return gate.run(self.loop.settings.rules, self._judged, baseline=baseline, report=self.folder / "report")
+
+    @property
+    def _judged(self) -> Path:
+        return self.bundle if self.bundle.is_dir() else self.candidate
 
     def _blessed(self) -> bool:
         try:
-            blessing = valid_blessing(self.candidate)
+            blessing = valid_blessing(self._judged)
         except GateError:
             return False
-        active = self.loop.active
-        return blessing.baseline == (None if active is None else bundle_digest(self.loop.settings.root / active))
+        active, (_, rules) = self.loop.active, read_rules(self.loop.settings.rules)
+        baseline = None if active is None else bundle_digest(self.loop.settings.root / active)
+        return (blessing.rules, blessing.baseline) == (rules, baseline)
 
     def _publish(self) -> None:
         # The blessing first: it rests on the bundle's content, not on its name, and a published bundle has one.

@@ -19,6 +19,7 @@ from pipelines.forget.bundle import forget_in_bundle
 from pipelines.launch.daily import daily
 from pipelines.launch.daily.day import ACTIVATED, PLAN, SUMMARY, Day, all_days
 from pipelines.launch.daily.settings import Loop
+from pipelines.launch.rules import read_rules
 from serving.bundle.active import Active
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest
@@ -388,12 +389,27 @@ def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
 ) -> None:
     plan(tmp_path, "active", "2026-11-03T03:30")
     (tmp_path / "bundles" / "active.json").write_text(Active(active="active").model_dump_json())
-    (gated,) = (step for step in Day.open(loop).steps() if step.name == "gate")
+    day = Day.open(loop)
+    (gated,) = (step for step in day.steps() if step.name == "gate")
     monkeypatch.setattr("pipelines.launch.daily.day.bundle_digest", lambda bundle: f"of {bundle.name}")
-    for baseline in ("of active", "of before", None):
-        blessing = SimpleNamespace(baseline=baseline)
-        monkeypatch.setattr("pipelines.launch.daily.day.valid_blessing", lambda _, found=blessing: found)
-        assert gated.done() == (baseline == "of active")
+    judged = list[Path]()
+    _, rules = read_rules(loop.settings.rules)
+    for path in (day.candidate, day.bundle):  # before it is published, and where it waits to be activated
+        path.mkdir()
+        for baseline, given in (
+            ("of active", rules),
+            ("of before", rules),
+            (None, rules),
+            ("of active", "other rules"),
+        ):
+            blessing = SimpleNamespace(baseline=baseline, rules=given)
+            monkeypatch.setattr(
+                "pipelines.launch.daily.day.valid_blessing", lambda path, found=blessing: judged.append(path) or found
+            )
+            assert gated.done() == ((baseline, given) == ("of active", rules))
+    assert judged == [day.candidate] * 4 + [day.bundle] * 4
+    (tmp_path / "bundles" / "active.json").write_text(Active(active=day.name).model_dump_json())
+    assert gated.done(), "it answers"
 
 
 def test_a_report_of_a_candidate_that_forgot_a_user_since_is_made_again(loop: Loop) -> None:
