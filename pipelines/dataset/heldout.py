@@ -112,6 +112,11 @@ def heldout(
     )
 
 
+def has_targets(dataset: Dataset, split: str) -> bool:
+    """Whether `heldout` has users: an event that repeats an earlier one is no target."""
+    return bool(dataset.manifest.events[split] and len(heldout_users(dataset, split)))
+
+
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """Returns the users of `heldout`, without the lists of what they took, which are as long as the events."""
     return np.concatenate([users for users, *_ in _blocks(dataset, split, None, repeats=False, window=(None, None))])

@@ -9,7 +9,7 @@ from pipelines.console import Advance, no_bar, phases, progress
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
-from pipelines.dataset.heldout import heldout_users
+from pipelines.dataset.heldout import has_targets
 from pipelines.dataset.leaks import events_read, refuse_leaks
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
@@ -125,7 +125,7 @@ def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
 def _resolve_timed(config: Config, data: Dataset) -> Config:
     """Resolves `data.refit = "timed"`, which applies only if events have times."""
     if config.data.refit == "timed":
-        refit = has_windows(data) and config.train.choose_epoch and len(heldout_users(data, "valid")) > 0
+        refit = has_windows(data) and config.train.choose_epoch and has_targets(data, "valid")
         config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
     return config
 
@@ -139,10 +139,9 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
             f"train.metric: {metric} takes each of the data set's {items:,} items as found, whatever the model; K must "
             f"be below {items}"
         )
-    targets = data.manifest.events["valid"] and len(heldout_users(data, "valid"))
-    if config.data.refit and not targets:
+    if config.data.refit and not has_targets(data, "valid"):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
-    if config.model.norm_exponent == "validation" and not targets:
+    if config.model.norm_exponent == "validation" and not has_targets(data, "valid"):
         raise ConfigError("model.norm_exponent: the data set has no validation targets to choose it on; give a number")
     prior = config.model.prior
     if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):

@@ -18,7 +18,7 @@ import polars as pl
 from pipelines.console import phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
-from pipelines.dataset.heldout import heldout_users
+from pipelines.dataset.heldout import has_targets
 from pipelines.dataset.leaks import refuse_leaks
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
@@ -105,7 +105,7 @@ def run(
     traits, space = _space(data, fixed, asked.metric, dimensions, without_starts)
     refuse_changes(data)
     refuse_leaks(data)
-    if not (data.manifest.events["valid"] and len(heldout_users(data, "valid"))):
+    if not has_targets(data, "valid"):
         raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")
     work = out.absolute().parent / f".{out.name}.unfinished"
     # What the interrupted search that is resumed has written may be replaced.

@@ -21,7 +21,7 @@ def explain(errors: Iterable[Mapping[str, Any]], root: type[BaseModel], whole: s
 
 def _explained(detail: Mapping[str, Any], root: type[BaseModel], whole: str) -> str:
     path, found = _walk(root, detail["loc"])
-    key, came = ".".join(path), detail["input"]
+    key, given = ".".join(path), detail["input"]
     match detail["type"]:
         case "extra_forbidden":
             # The walk stops at the section that lacks the key.
@@ -31,28 +31,28 @@ def _explained(detail: Mapping[str, Any], root: type[BaseModel], whole: str) -> 
         case "union_tag_invalid" | "union_tag_not_found":
             tag = _tag(_models(found)[0])
             tags = [value for model in _models(found) for value in _tags(model)]
-            came = detail["ctx"].get("tag")
-            came = "nothing" if came is None else repr(came)
-            return f"{key}.{tag}: must be one of {', '.join(tags)}; got {came}{_nearest(came.strip(chr(39)), tags)}"
+            given = detail["ctx"].get("tag")
+            given = "nothing" if given is None else repr(given)
+            return f"{key}.{tag}: must be one of {', '.join(tags)}; got {given}{_nearest(given.strip(chr(39)), tags)}"
         case "value_error":
             message = str(detail["msg"]).removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
         case kind if _is_union(found) or kind in OF_PYTHON:
-            if isinstance(came, Mapping) and _is_union(found) and _models(found):
+            if isinstance(given, Mapping) and _is_union(found) and _models(found):
                 return ""  # it is meant as the section, whose own errors say what is wrong in it
-            *most, last = _allowed(found, came)
+            *most, last = _allowed(found, given)
             told = f"{', '.join(most)} or {last}" if most else last
             words = [text for each in _members(found) for text in _literals(each) if isinstance(text, str)]
-            return f"{key}: must be {told}; got {came!r}{_nearest(str(came), words)}"
+            return f"{key}: must be {told}; got {given!r}{_nearest(str(given), words)}"
         case "literal_error":
             allowed = detail["ctx"]["expected"].split("'")[1::2]
-            return f"{key}: must be one of {', '.join(allowed)}; got {came!r}{_nearest(str(came), allowed)}"
+            return f"{key}: must be one of {', '.join(allowed)}; got {given!r}{_nearest(str(given), allowed)}"
         case _:
-            return f"{key}: {detail['msg']}; got {came!r}"
+            return f"{key}: {detail['msg']}; got {given!r}"
 
 
-def _nearest(came: str, allowed: list[str]) -> str:
-    near = difflib.get_close_matches(came, allowed, n=1)
+def _nearest(given: str, allowed: list[str]) -> str:
+    near = difflib.get_close_matches(given, allowed, n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -69,7 +69,7 @@ def _walk(root: type[BaseModel], loc: Sequence[Any]) -> tuple[list[str], Any]:
         kind, _ = _bare(found)
         if _is_union(kind):
             sections = [model for model in _models(kind) if part in (model.__name__, *_tags(model))]
-            # Where the location ends, what came is no such section, and the error is about the union.
+            # Where the location ends, the value is no such section, and the error is about the union.
             if not sections or place == len(loc) - 1:
                 break
             found = sections[0]
@@ -135,11 +135,11 @@ def _literals(annotation: Any) -> tuple[Any, ...]:
     return get_args(annotation) if get_origin(annotation) is Literal else ()
 
 
-def _allowed(annotation: Any, came: Any = None) -> list[str]:
-    """What a type allows, one text for each alternative; a list takes `came` as an example if it fits."""
+def _allowed(annotation: Any, given: Any = None) -> list[str]:
+    """What a type allows, one text for each alternative; a list takes `given` as an example if it fits."""
     kind, notes = _bare(annotation)
     if _is_union(kind):
-        alternatives = [text for each in _members(kind) for text in _allowed(each, came)]
+        alternatives = [text for each in _members(kind) for text in _allowed(each, given)]
         return ["a table"] if len(_models(kind)) > 1 else alternatives
     if _models(kind):
         return [f"a table of {', '.join(kind.model_fields)}"]
@@ -148,7 +148,7 @@ def _allowed(annotation: Any, came: Any = None) -> list[str]:
             return [str(each).lower() if isinstance(each, bool) else repr(each) for each in get_args(kind)]
         case origin if origin is tuple:
             item = get_args(kind)[0]
-            return [f"a list, such as {[came]!r}" if _fits(item, came) else f"a list, each item {_allowed(item)[0]}"]
+            return [f"a list, such as {[given]!r}" if _fits(item, given) else f"a list, each item {_allowed(item)[0]}"]
         case origin if origin is bool:
             return ["true", "false"]
         case origin if origin in (int, float):
@@ -157,12 +157,12 @@ def _allowed(annotation: Any, came: Any = None) -> list[str]:
             return ["a table" if origin is dict else "text"]
 
 
-def _fits(annotation: Any, came: Any) -> bool:
+def _fits(annotation: Any, given: Any) -> bool:
     try:
-        TypeAdapter(annotation).validate_python(came, strict=True)
+        TypeAdapter(annotation).validate_python(given, strict=True)
     except ValidationError:
         return False
-    return not isinstance(came, Mapping)  # a table is too long for an example
+    return not isinstance(given, Mapping)  # a table is too long for an example
 
 
 def _bounds(notes: list[Any]) -> str:

@@ -161,11 +161,11 @@ class FeatureFile:
         if spec.length is not None:
             return frame.with_columns(split_text(value, SEPARATORS[0])) if dtype == pl.String else frame
         if name in self._numbers:
-            text = value.str.strip_chars()
+            text = frame[name].str.strip_chars()
             # Each by itself, as rows are read in parts: a float would lose digits of a long whole number.
             whole = text.cast(pl.Int64, strict=False).cast(pl.String)
-            floats = as_strings(frame[name].str.strip_chars().cast(pl.Float64).fill_nan(None))
-            return frame.with_columns(whole.fill_null(floats))
+            floats = as_strings(text.cast(pl.Float64).fill_nan(None))
+            return frame.with_columns(pl.coalesce(whole, floats).alias(name))
         if spec.dtype == "string":
             return frame.with_columns(value.cast(pl.String)) if dtype.is_integer() else frame
         if spec.dtype == "float32":
