@@ -1,8 +1,8 @@
 """`towers demo`: runs every step on a synthetic world and queries the resulting service over HTTP.
 
 Rewrites `world`, `dataset`, `run`, `bundle` and `report` in its directory, if an earlier demo wrote them, and prints
-tables. Each step is the command
-of that name; `pipelines.cli.demo_service` sends the requests, `pipelines.cli.demo_view` prints the tables.
+tables. Each step is the command of that name; `pipelines.cli.demo_service` sends the requests,
+`pipelines.cli.demo_view` prints the tables.
 """
 
 import time

@@ -147,7 +147,7 @@ def refuse_existing(
             replaceable = not any(out.iterdir()) or (marker is not None and (out / marker).is_file())
             kind = "a directory" if marker is None else f"no directory with {marker}"
         else:
-            replaceable = marker is None and _start(out, len(starts)) in (b"", starts)
+            replaceable = marker is None and out.is_file() and _start(out, len(starts)) in (b"", starts)
             kind = "another kind of file" if marker is None else f"no directory with {marker}"
         if not replaceable:
             raise OutputExistsError(

@@ -238,6 +238,11 @@ def test_a_file_is_replaced_only_by_its_own_kind_and_never_if_it_is_read(tmp_pat
         else:
             with pytest.raises(OutputExistsError, match="another kind of file"):
                 refuse_existing(out, overwrite=True, starts=b"KIND")
+    out.unlink()
+    os.mkfifo(out)  # nobody writes to it: a look at its start would wait for good
+    with pytest.raises(OutputExistsError, match="another kind of file"):
+        refuse_existing(out, overwrite=True, starts=b"KIND")
+    out.unlink()
     out.write_text("KIND")
     (tmp_path / "link").symlink_to(out)
     with pytest.raises(OutputExistsError, match=f"{out} is what this command reads; name another --out"):
