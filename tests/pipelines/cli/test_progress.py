@@ -285,7 +285,7 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
         ("embed", "encode: 1,000 rows in "),
         ("embed", "write: 1,000 rows in "),
         ("report", "intervals: {resamples} resamples in "),
-        ("report", "findings: 8 checks in "),
+        ("report", "findings: 9 checks in "),
         ("report", "index curve: {searches} queries in "),
         ("compare", "verify: {both} MB in "),
         ("fold", "write: {rows} rows in "),
