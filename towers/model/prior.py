@@ -9,6 +9,8 @@ held-out events (`towers.evaluation.prior_fit`). The score stays one dot product
 ``[v_i / |v_i|^x, log q_now, log q_train]``. Related: Zhang et al., PDA, SIGIR 2021.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +89,23 @@ def assign_prior(model: TwoTower, prior: Prior) -> None:
     """Sets the prior of a model whose recipe has one."""
     assert model.prior_weights is not None
     model.prior_weights.assign([prior.now, prior.past, prior.length])
+
+
+@contextmanager
+def choice_of_validation(model: TwoTower) -> Iterator[None]:
+    """Inside, validation may choose norm exponent and prior; what raises puts both back.
+
+    The search for the exponent starts from the last one, and an interrupted epoch is validated again: it must not start
+    from a choice that its progress does not count.
+    """
+    variables = [each for each in (model.candidate_tower.norm_exponent, model.prior_weights) if each is not None]
+    before = [each.numpy() for each in variables]
+    try:
+        yield
+    except BaseException:
+        for variable, value in zip(variables, before, strict=True):
+            variable.assign(value)
+        raise
 
 
 def log_share(counts: NDArray[Any], mean: float | None = None) -> Floats:

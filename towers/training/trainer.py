@@ -17,6 +17,7 @@ import tensorflow as tf
 from towers.config.sections import OptimizerConfig, TrainConfig
 from towers.data.batch import Batch
 from towers.errors import DivergedError
+from towers.model.prior import choice_of_validation
 from towers.ops.replicas import ALONE, Replicas
 from towers.training.agreement import agreed_measure, agreed_state
 from towers.training.checkpoints import Checkpoints
@@ -224,7 +225,7 @@ class Trainer:
         if self.validation is None:
             return after
         begin = time.monotonic()
-        with self.optimizer.averaged():
+        with choice_of_validation(self.task.towers), self.optimizer.averaged():
             metric, criterion = agreed_measure(self._replicas, self.validation, self.task.towers)
             record |= {self.validation.metric: metric, "criterion": criterion}
             record["validation_seconds"] = time.monotonic() - begin

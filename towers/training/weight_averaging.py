@@ -43,7 +43,7 @@ class Averages(tf.Module):
             new: its values after the step.
             step: int64 scalar T, from 1.
         """
-        self.sums[number].assign(new + self.decay * (self.sums[number] - new))
+        self.sums[number].assign(self._moved(self.sums[number], new))
         self.steps[number].assign(tf.fill(self.steps[number].shape, step))
 
     def follow_rows(self, number: int, rows: tf.Tensor, old: tf.Tensor, new: tf.Tensor, step: tf.Tensor) -> None:
@@ -57,13 +57,17 @@ class Averages(tf.Module):
         """
         steps = self.steps[number]
         before = self._caught_up(tf.gather(self.sums[number], rows), old, step - 1 - tf.gather(steps, rows))
-        self.sums[number].scatter_update(tf.IndexedSlices(new + self.decay * (before - new), rows))
+        self.sums[number].scatter_update(tf.IndexedSlices(self._moved(before, new), rows))
         steps.scatter_update(tf.IndexedSlices(tf.fill(tf.shape(rows), step), rows))
 
     def _caught_up(self, average: tf.Tensor, value: tf.Tensor, gap: tf.Tensor) -> tf.Tensor:
-        kept = tf.exp(tf.cast(gap, tf.float32) * math.log(self.decay))
-        kept = tf.reshape(kept, tf.concat([tf.shape(kept), tf.ones([value.shape.rank - gap.shape.rank], tf.int32)], 0))
-        return value + kept * (average - value)
+        lost = -tf.math.expm1(tf.cast(gap, tf.float32) * math.log(self.decay))
+        lost = tf.reshape(lost, tf.concat([tf.shape(lost), tf.ones([value.shape.rank - gap.shape.rank], tf.int32)], 0))
+        return average + lost * (value - average)
+
+    def _moved(self, average: tf.Tensor, new: tf.Tensor) -> tf.Tensor:
+        # By 1 - d, not d: near 1 a float32 d has few digits of 1 - d left.
+        return average + (1 - self.decay) * (new - average)
 
     @contextmanager
     def in_place(self, step: int) -> Iterator[None]:

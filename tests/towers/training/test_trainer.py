@@ -16,7 +16,10 @@ from towers.errors import DivergedError
 from towers.evaluation import validation as validation_module
 from towers.evaluation.metrics import Measured
 from towers.evaluation.validation import Validation
+from towers.model.prior import Prior, assign_prior
+from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
+from towers.training.checkpoints import Checkpoints
 from towers.training.protocols import Summary
 from towers.training.trainer import Trainer
 
@@ -55,6 +58,37 @@ def test_it_keeps_the_best_epoch_and_stops_early(tmp_path: Path, monkeypatch: py
     summary = built.fit()
     assert (summary.epochs, summary.best_epoch, summary.best_metric) == (4, 2, 0.6)
     np.testing.assert_array_equal(built.task.trainable_variables[0], kept[1])
+
+
+def test_a_run_stopped_as_it_saves_the_best_model_chooses_again_from_the_same_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = built_trainer(tmp_path, train={"epochs": 3}, model={"norm_exponent": "validation", "prior": "validation"})
+    towers = built.task.towers
+    before: list[list[np.ndarray]] = []
+
+    def chosen() -> list[np.ndarray]:
+        assert towers.prior_weights is not None
+        return [towers.candidate_tower.norm_exponent.numpy(), towers.prior_weights.numpy()]
+
+    def measured(self: Validation, model: TwoTower) -> Measured:
+        before.append(chosen())
+        towers.candidate_tower.norm_exponent.assign_add(0.1)
+        assign_prior(towers, Prior(1.0 + len(before), 2.0, 3.0))
+        return Measured(0.1 * len(before), 0.1 * len(before))
+
+    def stopped(self: Checkpoints, epoch: int) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Validation, "measure", measured)
+        patched.setattr(Checkpoints, "save_best", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            built.fit()
+    assert len(before) == 2
+    for value, right in zip(chosen(), before[1], strict=True):
+        np.testing.assert_array_equal(value, right)
 
 
 STOPS = (2, 9, *(pytest.param(step, marks=pytest.mark.long) for step in (5, 8, 16)))

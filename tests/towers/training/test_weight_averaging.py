@@ -50,6 +50,28 @@ def test_rows_that_catch_up_equal_the_dense_average_of_every_step(name: Any, jit
     np.testing.assert_allclose(some, total[1] / weight, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("decay", [0.99995, 0.99999, 0.999999])
+def test_an_average_of_nearly_all_steps_keeps_its_length(decay: float) -> None:
+    rng = np.random.default_rng(0)
+    every, some = tf.Variable(tf.zeros([5, 2])), tf.Variable(tf.zeros([5, 2]))
+    averages = Averages([every, some], decay)
+    total, weight = np.zeros([5, 2]), 0.0
+    for step in range(1, 41):
+        new = 1 + rng.random((5, 2))
+        # The table's row 0 moves in every second step.
+        rows = np.arange(step % 2, 5)
+        new[: rows[0]] = every.numpy()[: rows[0]]
+        averages.follow_all(0, tf.constant(new, tf.float32), tf.constant(step, tf.int64))
+        old, moved = some.numpy()[rows], tf.constant(new[rows], tf.float32)
+        averages.follow_rows(1, tf.constant(rows), tf.constant(old), moved, tf.constant(step, tf.int64))
+        every.assign(new)
+        some.assign(new)
+        total, weight = decay * total + (1 - decay) * new, decay * weight + (1 - decay)
+    averages.assign(40)
+    for average in (every, some):
+        np.testing.assert_allclose(average, total / weight, rtol=1e-5)
+
+
 def test_before_the_first_step_there_is_no_average() -> None:
     table = tf.Variable([[1.0, 2.0]])
     with build_optimizer(OptimizerConfig(average=0.9), [table]).averaged():
