@@ -11,6 +11,7 @@ import polars as pl
 
 from pipelines.bundles.bulk.feature_file import FeatureFile
 from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, refuse_taken, write_parquet
+from pipelines.bundles.bulk.trained_columns import TrainedColumns
 from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.dataset.manifest import digest_of as digest_of_file
 from pipelines.errors import DataError
@@ -63,14 +64,11 @@ def run(
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
     tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)
-    rows_of, column, side = ("users", "user_id", "query") if items is None else ("items", "item_id", "candidate")
+    rows_of, column = ("users", "user_id") if items is None else ("items", "item_id")
     with local_copies() as copies:
         with phase(READ):
-            recipe = opened.manifest.lineage.get("config", {}).get("features", {}).get(side) or {}
-            sources = {
-                name: each["column"] for name, each in recipe.items() if isinstance(each, dict) and "column" in each
-            }
-            file = FeatureFile(copies.local(source), column, tower.features, copies, sources)
+            trained = TrainedColumns.of(opened, "query" if items is None else "candidate")
+            file = FeatureFile(copies.local(source), column, tower.features, copies, trained)
             digest = digest_of(file.ids, digest_of_file(file.path))
         job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)

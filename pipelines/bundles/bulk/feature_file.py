@@ -1,17 +1,17 @@
 """Reads a file of raw features, one user or item a row, as the requests that a tower of a bundle encodes.
 
-A column is named like the input of the tower that it feeds. A text that feeds a list is cut at ``|``, as by `towers
-prepare`; the numbers of a vector in a text may also stand between blanks, commas and brackets.
+A column is named like the input of the tower that it feeds. A text that feeds a list is cut where training cut it, else
+at ``|``; the numbers of a vector in a text may also stand between blanks, commas and brackets.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import polars as pl
 
+from pipelines.bundles.bulk.trained_columns import TrainedColumns
 from pipelines.console import say
 from pipelines.dataset.list_text import SEPARATORS, split_text
 from pipelines.dataset.vocabulary import as_strings
@@ -41,7 +41,7 @@ class FeatureFile:
         column: its id column.
         specs: the inputs of the tower.
         copies: unpacks the file.
-        sources: the recipe's columns of inputs that are named otherwise.
+        trained: how training read the columns.
 
     Raises:
         DataError: the file is missing, of an unknown kind, or lacks the id column, or all columns of features.
@@ -53,9 +53,11 @@ class FeatureFile:
         column: str,
         specs: Sequence[FeatureSpec],
         copies: Copies,
-        sources: Mapping[str, str] = MappingProxyType({}),
+        trained: TrainedColumns | None = None,
     ) -> None:
         self.column, self.specs, self.rejects = column, specs, Rejects(hint="")
+        self._trained = trained or TrainedColumns()
+        sources = self._trained.sources
         self.table = open_table(path, (column,), copies)
         self.path = self.table.path
         self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
@@ -157,9 +159,14 @@ class FeatureFile:
             return _lists_of_numbers(frame, name)
         if self.table.typed:
             frame = typed_columns(frame, [name], self.path, self.rejects)
+        separator = self._trained.separators.get(name, None if spec.length is None else SEPARATORS[0])
+        if separator and frame.schema[name] == pl.String:
+            frame = frame.with_columns(split_text(value, separator))
         dtype = frame.schema[name]
         if spec.length is not None:
-            return frame.with_columns(split_text(value, SEPARATORS[0])) if dtype == pl.String else frame
+            return frame
+        if spec.kind == "text" and isinstance(dtype, pl.List):  # as training joins the parts
+            return frame.with_columns(value.list.join(" "))
         if name in self._numbers:
             text = frame[name].str.strip_chars()
             # Each by itself, as rows are read in parts: a float would lose digits of a long whole number.

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from pipelines.bundles.bulk.feature_file import FeatureFile, Request
+from pipelines.bundles.bulk.trained_columns import TrainedColumns
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
@@ -191,7 +192,22 @@ def test_the_column_that_training_read_is_named(
     copies: Copies, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pl.DataFrame({"user_id": ["u1"], "age": [3.0], "land": ["fr"]}).write_csv(tmp_path / "users.csv")
-    FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, {"country": "land", "taste": "absent"})
+    FeatureFile(
+        tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns({"country": "land", "taste": "absent"})
+    )
     said = capsys.readouterr().err
     assert "users.csv: training read country from column land: name it country for that" in said
     assert "absent" not in said
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_lists_that_a_tower_reads_as_one_text_are_joined(tmp_path: Path, copies: Copies, suffix: str) -> None:
+    frame = pl.DataFrame({"item_id": ["a", "b"], "words": [["Red", "big sea"], None]})
+    specs = [FeatureSpec(name="words", kind="text", dtype="string")]
+    if suffix == "parquet":
+        frame.write_parquet(tmp_path / "items.parquet")
+    else:
+        frame.with_columns(pl.col("words").list.join("x")).write_csv(tmp_path / "items.csv")
+    trained = TrainedColumns(separators={"words": "x"})
+    file = FeatureFile(tmp_path / f"items.{suffix}", "item_id", specs, copies, trained)
+    assert requests(file, range(2), specs) == [{"words": "Red big sea"}, {"words": None}]
