@@ -164,7 +164,8 @@ class FeatureFile:
             frame = frame.with_columns(split_text(value, separator))
         dtype = frame.schema[name]
         if spec.length is not None:
-            return frame
+            cut = spec.kind == "multi" and isinstance(dtype, pl.List)  # training keeps the first values
+            return frame.with_columns(value.list.head(spec.length)) if cut else frame
         if spec.kind == "text" and isinstance(dtype, pl.List):  # as training joins the parts
             return frame.with_columns(value.list.join(" "))
         if name in self._numbers:

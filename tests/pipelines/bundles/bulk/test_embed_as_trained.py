@@ -72,3 +72,11 @@ def test_lists_are_cut_where_the_recipe_says(bundle: Bundle, tmp_path: Path, suf
     file, frame = tmp_path / f"items.{suffix}", items()[LONG + 1 :]
     frame.write_csv(file) if suffix == "csv" else frame.write_parquet(file)
     assert same_vectors(bundle, file)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_long_list_is_cut_as_in_training(bundle: Bundle, tmp_path: Path, suffix: str) -> None:
+    file, frame = tmp_path / f"items.{suffix}", items()
+    typed = frame.with_columns(pl.col("tags").str.split("|"))
+    frame.write_csv(file) if suffix == "csv" else typed.write_parquet(file)
+    assert same_vectors(bundle, file)
