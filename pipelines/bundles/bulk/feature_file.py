@@ -174,6 +174,9 @@ class FeatureFile:
             whole = text.cast(pl.Int64, strict=False).cast(pl.String)
             floats = as_strings(text.cast(pl.Float64).fill_nan(None))
             return frame.with_columns(pl.coalesce(whole, floats).alias(name))
+        if spec.kind in CATEGORIES and dtype.is_float():
+            frame = numbers(frame, name, self.path, self.rejects)
+            return frame.with_columns(as_strings(frame[name]))
         if spec.dtype == "string":
             return frame.with_columns(value.cast(pl.String)) if dtype.is_integer() else frame
         if spec.dtype == "float32":

@@ -80,3 +80,9 @@ def test_a_long_list_is_cut_as_in_training(bundle: Bundle, tmp_path: Path, suffi
     typed = frame.with_columns(pl.col("tags").str.split("|"))
     frame.write_csv(file) if suffix == "csv" else typed.write_parquet(file)
     assert same_vectors(bundle, file)
+
+
+def test_codes_with_gaps_are_the_tower_s_also_as_floats(bundle: Bundle, tmp_path: Path) -> None:
+    """As pandas has a column of whole numbers of which some are missing."""
+    items().with_columns(pl.col("code").cast(pl.Float64)).write_parquet(tmp_path / "items.parquet")
+    assert same_vectors(bundle, tmp_path / "items.parquet")

@@ -181,11 +181,29 @@ def test_a_file_without_a_column_of_a_feature_is_refused(tmp_path: Path, copies:
     assert requests(ids, range(1)) == [{"user_id": "a"}]
 
 
-def test_a_text_column_of_numbers_is_refused_where_the_tower_takes_texts(tmp_path: Path, copies: Copies) -> None:
-    pl.DataFrame({"user_id": ["a"], "country": [0.5]}).write_parquet(tmp_path / "users.parquet")
+@pytest.mark.parametrize("kind", ["categorical", "hashed"])
+def test_floats_are_categories_as_in_training(tmp_path: Path, copies: Copies, kind: str) -> None:
+    codes = pl.Series([0.0, None, 2.5, -3.0, 1e20])
+    pl.DataFrame({"user_id": list("abcde"), "code": codes}).write_parquet(tmp_path / "users.parquet")
+    specs = [FeatureSpec(name="code", kind=kind, dtype="string")]
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
+    found = [request["code"] for request in requests(file, range(5), specs)]
+    assert found == as_strings(codes).to_list() and found[:4] == ["0", None, "2.5", "-3"]
+
+
+def test_a_category_that_is_no_finite_number_is_refused_as_in_training(tmp_path: Path, copies: Copies) -> None:
+    pl.DataFrame({"user_id": ["a", "b"], "country": [1.0, np.nan]}).write_parquet(tmp_path / "users.parquet")
     file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
-    with pytest.raises(DataError, match=r"row 1: features.country: must be a string, got 0.5"):
-        requests(file, range(1))
+    with pytest.raises(DataError, match=r"row 2, column 'country': NaN or infinite; leave the cell empty"):
+        requests(file, range(2))
+
+
+def test_a_column_of_numbers_is_refused_where_the_tower_takes_words(tmp_path: Path, copies: Copies) -> None:
+    pl.DataFrame({"item_id": ["a"], "title": [0.5]}).write_parquet(tmp_path / "items.parquet")
+    specs = [FeatureSpec(name="title", kind="text", dtype="string")]
+    file = FeatureFile(tmp_path / "items.parquet", "item_id", specs, copies)
+    with pytest.raises(DataError, match=r"row 1: features.title: must be a string, got 0.5"):
+        requests(file, range(1), specs)
 
 
 def test_the_column_that_training_read_is_named(
