@@ -1,4 +1,4 @@
-"""The values of a feature that the query tower learnt, from the files that lie beside its SavedModel."""
+"""The values of a feature that a tower learnt, from the files that lie beside its SavedModel."""
 
 from contextlib import suppress
 from itertools import islice
@@ -7,17 +7,18 @@ from serving.bundle.arrays import QUERY_TOWER
 from serving.bundle.reader import Bundle
 
 
-def known_values(bundle: Bundle, feature: str, most: int) -> list[str]:
-    """The first values of a feature of the query tower, most frequent first; empty if it has no vocabulary.
+def known_values(bundle: Bundle, feature: str, most: int | None = None, tower: str = QUERY_TOWER) -> list[str]:
+    """The first values of a feature of a tower, most frequent first; empty if it has no vocabulary.
 
     Args:
         bundle: an opened bundle.
         feature: the feature's name.
-        most: the most values; no more are read.
+        most: the most values; no more are read. None for all.
+        tower: the folder of the tower in the bundle.
     """
     # With task = "similarity" the item tower reads the queries.
     for side in ("query", "candidate"):
-        name = f"{QUERY_TOWER}/assets/{side}.{feature}.txt"
+        name = f"{tower}/assets/{side}.{feature}.txt"
         if name in bundle.manifest.files:
             # An open bundle may have been deleted since.
             with suppress(OSError), (bundle.path / name).open(encoding="utf-8", newline="\n") as lines:

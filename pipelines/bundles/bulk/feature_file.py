@@ -18,7 +18,7 @@ from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
 from pipelines.ingest.columns.attributes import typed_columns
 from pipelines.ingest.columns.dates import in_calendar, seconds_of
-from pipelines.ingest.columns.numbers import numbers, text_kind
+from pipelines.ingest.columns.numbers import NOT_A_NUMBER, NUMBER, numbers, text_kind
 from pipelines.ingest.columns.vectors import NOT_NUMBERS
 from pipelines.ingest.formats.copies import Copies
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -111,15 +111,24 @@ class FeatureFile:
                     self.rejects.add(self.path, "", str(error), pl.Series([row]))
             raise
 
-    def _number_columns(self) -> set[str]:
-        """Text columns of categories that are numbers to `towers prepare`, so that training knows 2.0 as 2."""
-        read = [spec.name for spec in self._read if spec.kind in CATEGORIES and spec.length is None]
-        kinds: dict[str, set[str]] = {name: set() for name in read}
-        for batch in self.table.read(self.rejects) if read and not self.table.typed else ():
-            for name in read:
+    def _number_columns(self) -> dict[str, pl.Series]:
+        """Text columns of categories that were numbers in training, which knows 2.0 as 2; with what it knows otherwise.
+
+        The tower's values tell, so that a row has one vector whatever rows are beside it. A hashed input has no list of
+        values: its column in this file tells.
+        """
+        if self.table.typed:
+            return {}
+        names = [spec.name for spec in self._read if spec.kind in CATEGORIES and spec.length is None]
+        values = {name: pl.Series(self._trained.values.get(name, ()), dtype=pl.String) for name in names}
+        kinds = {name: {text_kind(known)} if len(known) else set() for name, known in values.items()}
+        unknown = [name for name in names if not kinds[name]]
+        for batch in self.table.read(self.rejects) if unknown else ():
+            for name in unknown:
                 if batch[name].null_count() < batch.height:
                     kinds[name].add(text_kind(batch[name]))
-        return {name for name, found in kinds.items() if found == {"number"}}
+        numeric = {name: values[name] for name in names if kinds[name] == {"number"}}
+        return {name: known.filter(_number_texts(known) != known) for name, known in numeric.items()}
 
     def _take(self, rows: range) -> pl.DataFrame:
         parts = []
@@ -169,11 +178,8 @@ class FeatureFile:
         if spec.kind == "text" and isinstance(dtype, pl.List):  # as training joins the parts
             return frame.with_columns(value.list.join(" "))
         if name in self._numbers:
-            text = frame[name].str.strip_chars()
-            # Each by itself, as rows are read in parts: a float would lose digits of a long whole number.
-            whole = text.cast(pl.Int64, strict=False).cast(pl.String)
-            floats = as_strings(text.cast(pl.Float64).fill_nan(None))
-            return frame.with_columns(pl.coalesce(whole, floats).alias(name))
+            texts, other = frame[name], frame[name].is_in(self._numbers[name])
+            return frame.with_columns(texts.zip_with(other, _number_texts(texts)))
         if spec.kind in CATEGORIES and dtype.is_float():
             frame = numbers(frame, name, self.path, self.rejects)
             return frame.with_columns(as_strings(frame[name]))
@@ -182,6 +188,16 @@ class FeatureFile:
         if spec.dtype == "float32":
             return numbers(frame, name, self.path, self.rejects) if dtype == pl.String or dtype.is_float() else frame
         return _whole_numbers(frame, name) if dtype == pl.String and spec.kind not in GREATEST else frame
+
+
+def _number_texts(texts: pl.Series) -> pl.Series:
+    """Writes numbers as training knows them, whole ones without a point; null for NaN, other texts as they are."""
+    value = pl.col(texts.name)
+    # Each by itself, as rows are read in parts: a float would lose digits of a long whole number.
+    whole = value.cast(pl.Int64, strict=False).cast(pl.String)
+    floats = as_strings(texts.cast(pl.Float64, strict=False))
+    number = pl.when(value.str.contains(NUMBER)).then(pl.coalesce(whole, floats))
+    return texts.to_frame().select(number.when(~value.str.contains(NOT_A_NUMBER)).then(value)).to_series()
 
 
 def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:

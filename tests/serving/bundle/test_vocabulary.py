@@ -25,6 +25,14 @@ def test_the_most_frequent_values_come_first() -> None:
         assert known_values(bundle, column, 2) == wanted[:2]
 
 
+def test_the_item_tower_has_values_of_its_own() -> None:
+    bundle = Bundle.open(GOLDEN / "bundle", verify=False)
+    items = pl.read_parquet(GOLDEN / "dataset" / "items.parquet")
+    assert known_values(bundle, "category", 100) == []
+    found = known_values(bundle, "category", tower="candidate_tower")
+    assert len(found) > 3 and {*found} == {*items["category"].drop_nulls()}
+
+
 def test_a_feature_without_a_vocabulary_has_no_values() -> None:
     bundle = Bundle.open(GOLDEN / "bundle", verify=False)
     assert known_values(bundle, "created", 100) == known_values(bundle, "planet", 100) == []

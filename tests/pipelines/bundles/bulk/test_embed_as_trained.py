@@ -59,10 +59,10 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 
 def same_vectors(bundle: Bundle, file: Path) -> bool:
-    """Whether each row of the file gets the vector that the bundle has of the item."""
+    """Whether each row of the file of an item of the bundle gets the vector that it has there."""
     out = file.with_name("vectors.parquet")
     embed.run(bundle.path, out, items=file)
-    frame = pl.read_parquet(out)
+    frame = pl.read_parquet(out).filter(pl.col("item_id").is_in(bundle.item_ids.to_list()))
     rows = [bundle.item_rows[item] for item in frame["item_id"]]
     return np.allclose(frame["vector"].to_numpy(), bundle.item_vectors[rows], rtol=0, atol=1e-5)
 
@@ -80,6 +80,19 @@ def test_a_long_list_is_cut_as_in_training(bundle: Bundle, tmp_path: Path, suffi
     typed = frame.with_columns(pl.col("tags").str.split("|"))
     frame.write_csv(file) if suffix == "csv" else typed.write_parquet(file)
     assert same_vectors(bundle, file)
+
+
+@pytest.mark.parametrize("sizes", [["1.0", "2.0"], ["2.0", "L"], ["1.0"]])
+def test_a_row_has_one_vector_whatever_rows_are_beside_it(bundle: Bundle, tmp_path: Path, sizes: list[str]) -> None:
+    items()[LONG + 1 :].filter(pl.col("size").is_in(sizes)).write_csv(tmp_path / "items.csv")
+    assert same_vectors(bundle, tmp_path / "items.csv")
+
+
+def test_numbers_are_known_beside_a_new_text(bundle: Bundle, tmp_path: Path) -> None:
+    frame = items().with_columns(pl.col("code") + ".0")
+    new = frame[:1].with_columns(item_id=pl.lit("new"), code=pl.lit("n/a"))
+    pl.concat([frame, new]).write_csv(tmp_path / "items.csv")
+    assert same_vectors(bundle, tmp_path / "items.csv")
 
 
 def test_codes_with_gaps_are_the_tower_s_also_as_floats(bundle: Bundle, tmp_path: Path) -> None:

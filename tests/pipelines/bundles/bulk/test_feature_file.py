@@ -181,6 +181,27 @@ def test_a_file_without_a_column_of_a_feature_is_refused(tmp_path: Path, copies:
     assert requests(ids, range(1)) == [{"user_id": "a"}]
 
 
+@pytest.mark.parametrize(
+    ("known", "found"),
+    [
+        (["1", "2.5", "3"], ["1", "1", "2.5", "007", "XL", None]),
+        (["1", "2.5", "M"], ["1", "1.0", "2.50", "007", "XL", "nan"]),
+        (["1.0", "2.50"], ["1", "1.0", "2.50", "007", "XL", None]),  # a Parquet file's texts
+    ],
+)
+def test_what_the_tower_knows_tells_how_a_category_is_written(
+    tmp_path: Path, copies: Copies, known: list[str], found: list[str | None]
+) -> None:
+    texts = ["1", "1.0", "2.50", "007", "XL", "nan"]
+    for some in (range(6), *([n] for n in range(6))):
+        lines = [f"u{n},{texts[n]}\n" for n in some]
+        (tmp_path / "users.csv").write_text("user_id,country\n" + "".join(lines))
+        trained = TrainedColumns(values={"country": known})
+        file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, trained)
+        asked = [request["country"] for request in requests(file, range(len(lines)))]
+        assert asked == [found[n] for n in some]
+
+
 @pytest.mark.parametrize("kind", ["categorical", "hashed"])
 def test_floats_are_categories_as_in_training(tmp_path: Path, copies: Copies, kind: str) -> None:
     codes = pl.Series([0.0, None, 2.5, -3.0, 1e20])
