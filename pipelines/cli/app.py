@@ -15,13 +15,11 @@ from pipelines.cli import bundles, operation
 from pipelines.cli.exit_codes import KEPT, exit_code
 from pipelines.cli.export import embed, export, index, recall
 from pipelines.cli.launch import compare, daily, gate, track
-from pipelines.cli.options import Overrides, Overwrite, Recipe, example, set_again
+from pipelines.cli.options import Format, Overrides, Overwrite, Recipe, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.training import train, tune
 from pipelines.console import next_step
-
-Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "sequences", "pairs"]
 
 app = typer.Typer(
     help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",
@@ -94,7 +92,7 @@ def prepare(
     out: Annotated[Path, typer.Option(help="The data set to write.")],
     items: Annotated[str | None, typer.Option(metavar="PATH", help="Attributes of the items: a file.")] = None,
     users: Annotated[str | None, typer.Option(metavar="PATH", help="Attributes of the users: a file.")] = None,
-    format: Annotated[Format, typer.Option(help="How the files are written; auto looks at them.")] = "auto",
+    format: Format = "auto",
     config: Annotated[
         Path | None, typer.Option(help="A recipe, as for train; its data section maps columns and splits.")
     ] = None,

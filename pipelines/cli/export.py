@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from pipelines.cli.options import Bundle, Overwrite, Shard
+from pipelines.cli.options import Bundle, Format, Overwrite, Shard
 from pipelines.console import next_step
 
 
@@ -33,6 +33,7 @@ def export(
             metavar="PATH", help="Events, as for prepare: renew the prior and the index of --bundle, without training."
         ),
     ] = None,
+    format: Format = "auto",
     overwrite: Overwrite = False,
 ) -> None:
     """Write the bundle that serves a run: both towers, all vectors, a manifest."""
@@ -41,6 +42,10 @@ def export(
     if run is not None:
         from pipelines.bundles import export as command
 
+        if format != "auto":
+            raise typer.BadParameter(
+                "needs --prior-from; the events of --run are in its data set", param_hint="--format"
+            )
         command.run(run, out, vectors=vectors, dimension=dimension, popular_by=popular_by, overwrite=overwrite)
         next_step("index --bundle", out)
     elif bundle is not None and prior_from is not None:
@@ -51,7 +56,7 @@ def export(
         for option, given in (("--vectors", vectors != "float32"), ("--dimension", dimension is not None)):
             if given:
                 raise typer.BadParameter("needs --run; the vectors of --bundle stay as they are", param_hint=option)
-        renew.run(bundle, prior_from, out, overwrite=overwrite)
+        renew.run(bundle, prior_from, out, format=format, overwrite=overwrite)
         next_step("serve --bundle", out)
 
 

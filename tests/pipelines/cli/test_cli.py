@@ -232,7 +232,16 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             (Path("r"), b),
             {"vectors": "int8", "dimension": 32, "popular_by": "c", "overwrite": False},
         ),
-        ("export --bundle b --prior-from e --out o --overwrite", (b, "e", o), {"overwrite": True}),
+        (
+            "export --bundle b --prior-from e --out o --overwrite",
+            (b, "e", o),
+            {"format": "auto", "overwrite": True},
+        ),
+        (
+            "export --bundle b --prior-from e.dat --format csv --out o",
+            (b, "e.dat", o),
+            {"format": "csv", "overwrite": False},
+        ),
         ("index --bundle b", (b,), {"target_recall": 0.98, "target_k": 100, "kind": "auto"}),
         (
             "index --bundle b --target-recall 0.9 --target-k 20 --kind scann",
@@ -390,9 +399,11 @@ def test_export_is_of_a_run_or_renews_a_bundle(
         ("--run r --dimension 0", "'--dimension': Input should be greater than or equal to 1"),
         ("--bundle b --prior-from e --vectors int8", "needs --run; the vectors of --bundle stay as they are"),
         ("--bundle b --prior-from e --dimension 8", "needs --run; the vectors of --bundle stay as they are"),
+        ("--run r --format csv", "needs --prior-from; the events of --run are in its data set"),
+        ("--bundle b --prior-from e --format dat", "'dat' is not one of 'auto', 'csv'"),
     ],
 )
-def test_wrong_vectors_are_refused(
+def test_options_of_export_that_do_not_fit_are_refused(
     words: str, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert towers(monkeypatch, "export", *words.split(), "--out", "o") == 2

@@ -326,6 +326,14 @@ def test_a_prior_without_a_window_is_renewed_from_events_without_times(ordered: 
     np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
 
 
+def test_a_format_that_a_file_s_name_does_not_tell_is_given(ordered: Path, tmp_path: Path) -> None:
+    (tmp_path / "events.dat").write_text("user_id,item_id\nn1,7\nn2,7\n")
+    with pytest.raises(DataError, match=r"cannot tell the format of .*; name it with --format \(csv, "):
+        renew.run(ordered / "bundle", tmp_path / "events.dat", tmp_path / "renewed")
+    renewed = renew.run(ordered / "bundle", tmp_path / "events.dat", tmp_path / "renewed", format="csv")
+    assert renewed.prior is not None
+
+
 def test_weights_of_one_s_own_are_taken_as_they_are(world: Path, tmp_path: Path) -> None:
     given = {"days": 30, "now": 0.25, "past": 0.125}
     train.run(recipe(epochs=1, prior=given), world / "dataset", tmp_path / "run")
