@@ -15,7 +15,7 @@ from pipelines.dataset.derive_features import choices
 from pipelines.dataset.resolve_features import resolve_features
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from pipelines.ingest.formats import source as source_module
+from pipelines.ingest.formats import folder
 from towers.config.recipe import load_config
 from towers.config.sections import DataConfig
 
@@ -69,8 +69,8 @@ def test_every_key_is_a_column(tmp_path: Path, suffix: str) -> None:
         ("u4", "b", "2026-11-02", 7),
     ]
     assert data.manifest.source.files == (
-        f"day=2026-11-01/hour=12/a.{suffix}",
         f"day=2026-11-01/hour=7/a.{suffix}",
+        f"day=2026-11-01/hour=12/a.{suffix}",
         f"day=2026-11-02/hour=7/a.{suffix}",
     )
 
@@ -192,6 +192,6 @@ def test_partitions_that_do_not_agree_are_refused(tmp_path: Path) -> None:
 
 def test_more_files_than_fit_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     events = write(tmp_path / "events", {f"day={day}/x.csv": {"user": ["u"], "item": ["a"]} for day in (1, 2, 3)})
-    monkeypatch.setattr(source_module, "MOST_FILES", 2)
+    monkeypatch.setattr(folder, "MOST_FILES", 2)
     with pytest.raises(DataError, match=rf"^{events}: 3 files of events; at most 2 are read, so join small ones$"):
         opened(tmp_path, events)

@@ -1,0 +1,119 @@
+"""Which files of a folder are read: all that hold events, or the user is told which are not; numbers in names count."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
+from pipelines.ingest import prepare
+from tests.support.worlds.prepared import opened, pairs
+from towers.config.sections import DataConfig
+
+HEAD = "user_id,item_id\n"
+
+
+def folder_of(tmp_path: Path, files: Mapping[str, str]) -> Path:
+    for name, text in files.items():
+        (tmp_path / "events" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "events" / name).write_text(text)
+    return tmp_path / "events"
+
+
+def csvs(*names: str) -> dict[str, str]:
+    """Each of the files has a user of its own."""
+    return {name: f"{HEAD}u{n},a\n" for n, name in enumerate(names)}
+
+
+@pytest.mark.parametrize("name", ["ratings.csv", "RATINGS.csv", "events.csv", "part-0.csv"])
+def test_every_partition_of_one_name_is_read(tmp_path: Path, name: str) -> None:
+    source = folder_of(tmp_path, csvs(*(f"day={day}/{name}" for day in (1, 2, 10))))
+    data = opened(tmp_path, source)
+    assert pairs(data) == [("u0", "a"), ("u1", "a"), ("u2", "a")]
+    assert data.manifest.source.files == tuple(f"day={day}/{name}" for day in (1, 2, 10))
+    assert data.manifest.event_columns == {"day": "number"}
+
+
+def test_every_partition_of_sequences_is_read(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, {f"shop={shop}/sequences.txt": f"{shop} a b\n" for shop in ("eu", "us")})
+    assert pairs(opened(tmp_path, source)) == [("eu", "a"), ("eu", "b"), ("us", "a"), ("us", "b")]
+
+
+@pytest.mark.parametrize(
+    ("names", "read", "left"),
+    [
+        (("events.csv", "events_2026-11.csv"), "events.csv", "events_2026-11.csv"),
+        (("day=1/events.csv", "day=2/part-0.csv"), "day=1/events.csv", "day=2/part-0.csv"),
+        (("events.tsv", "a.csv.gz", "items.csv", "b.csv"), "events.tsv", "a.csv.gz, b.csv"),
+        (("train.csv", "test.csv", "more.csv"), "train.csv, test.csv", "more.csv"),
+        (("events.csv", *(f"e{n}.csv" for n in range(11))), "events.csv", "e0.csv, .*, e7.csv and 3 more"),
+    ],
+)
+def test_a_file_of_events_that_would_be_left_out_is_refused(
+    tmp_path: Path, names: tuple[str, ...], read: str, left: str
+) -> None:
+    source = folder_of(tmp_path, csvs(*names))
+    told = f"^{source}: {read} would be read by name, and {left} not; rename files so that none is named events, train"
+    with pytest.raises(DataError, match=told):
+        opened(tmp_path, source)
+
+
+@pytest.mark.parametrize(
+    "names", [("1.csv", "2.csv", "test.csv"), ("1.csv", "valid.csv"), ("test.csv", "valid.csv"), ("train.csv", "1.csv")]
+)
+def test_a_split_without_train_or_test_is_refused(tmp_path: Path, names: tuple[str, ...]) -> None:
+    source = folder_of(tmp_path, csvs(*names))
+    told = f"{source}: a given split needs one train and one test file and no other events, got "
+    with pytest.raises(DataError, match=re.escape(told + ", ".join(sorted(names)))):
+        opened(tmp_path, source)
+
+
+def test_files_that_the_user_names_are_not_left_out(tmp_path: Path) -> None:
+    files = csvs("events.csv") | {"catalogue.csv": "item_id,colour\na,red\n", "people.csv": "user_id,age\nu0,3\n"}
+    source = folder_of(tmp_path, files)
+    data = opened(tmp_path, source, items=source / "catalogue.csv", users=f"{source}/../events/people.csv")
+    assert data.items["colour"].to_list() == ["red"] and data.users["age"].to_list() == [3]
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        (csvs("ratings.csv", "tags.csv", "links.csv") | {"movies.csv": "movieId,title\na,A\n"}, "links.csv, tags.csv"),
+        (csvs("events.csv") | {"old.jsonl": "{}\n", "notes.md": "about\n"}, "old.jsonl"),
+        ({"sequences.txt": "u0 a\n", "sequences_2.txt": "u1 a\n"}, "sequences_2.txt"),
+        ({"train.txt": "u0 a\n", "test.txt": "u0 b\n", "item_list.txt": "a 1\n"}, "item_list.txt"),
+        (csvs("events.csv") | {"README.txt": "about\n"}, None),
+    ],
+)
+def test_other_files_that_could_hold_events_are_named(
+    tmp_path: Path, files: dict[str, str], left: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder_of(tmp_path, files)
+    opened(tmp_path, source)
+    said = [line for line in capsys.readouterr().err.splitlines() if "not read" in line]
+    assert said == ([] if left is None else [f"{source}: not read: {left}"])
+
+
+def test_items_and_users_beside_ratings_are_read_under_any_name_of_theirs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    about = {"items.csv": "item_id,colour\na,red\n", "users.csv": "user_id,age\nu0,3\n"}
+    source = folder_of(tmp_path, csvs("ratings.csv") | about)
+    data = opened(tmp_path, source)
+    assert data.items["colour"].to_list() == ["red"] and data.users["age"].to_list() == [3]
+    # MovieLens has its own file of movies, and the other is named.
+    (source / "movies.csv").write_text("movieId,title\na,A\n")
+    assert opened(tmp_path, source).items["title"].to_list() == ["A"]
+    assert f"{source}: not read: items.csv" in capsys.readouterr().err
+
+
+def test_the_order_of_numbered_files_is_that_of_their_numbers(tmp_path: Path) -> None:
+    files = {f"log_{n}.csv": f"{HEAD}u,i{n}\n" for n in range(1, 13)} | {"log_007.csv": f"{HEAD}u,i7b\n"}
+    source = folder_of(tmp_path, files)
+    prepare.run(DataConfig(ordered=True), source, tmp_path / "out")
+    data = Dataset.open(tmp_path / "out")
+    assert data.items["item_id"].gather(data.events("test").item).to_list() == ["i12"]
+    assert data.items["item_id"].gather(data.events("valid").item).to_list() == ["i11"]
+    assert data.manifest.source.files[5:9] == ("log_6.csv", "log_007.csv", "log_7.csv", "log_8.csv")
