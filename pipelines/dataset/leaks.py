@@ -179,14 +179,14 @@ class _Checks:
                     self._rows(name, block.start, values < low, f"time.npy: before the cut-off {low}")
 
     def order_of_splits(self) -> None:
-        """No event is later than one of its user in a later split; leave_last_out holds out at most one per split."""
+        """No event is later than one of its user in a later split; leave_last_out holds out one positive per split."""
         latest = np.full(self.manifest.users, np.iinfo(np.int64).min)
         before = ""
         for split in SPLITS:
-            counts, newest = np.diff(sum_of_offsets(self.parts_of(split))), latest.copy()
+            counts, newest = np.diff(self.parts[split].offsets), latest.copy()
             if self.manifest.split.kind == "leave_last_out" and split != "train" and (counts > 1).any():
                 row = int(self.parts[split].offsets[np.flatnonzero(counts > 1)[0]])
-                self._fail(f"{split}, row {row}: leave_last_out holds out one event of a user, here are several")
+                self._fail(f"{split}, row {row}: leave_last_out holds out one positive of a user, here are several")
             for name in self.dataset.parts(split):
                 events = self.parts[name]
                 some = np.flatnonzero(np.diff(events.offsets))

@@ -3,12 +3,14 @@
 The data set directory of docs/project/design.md is written whole or not at all.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import polars as pl
 
 from pipelines.console import amount, phases, progress, say
+from pipelines.dataset.arrays import IMPRESSIONS, SPLITS
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import (
@@ -75,8 +77,9 @@ def run(
         phases("prepare", *tables, EVENTS, FILTER, SORT)
         manifest = _write(staging, source, config, rejects)
         (staging / MANIFEST).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    say("\n".join(column_lines(Dataset.open(out))))
-    say(_summary(manifest, out))
+    data = Dataset.open(out)
+    say("\n".join(column_lines(data)))
+    say(_summary(data, manifest))
     for warning in rejects.warnings():
         say(warning)
     return manifest
@@ -152,9 +155,18 @@ def _names(source: Source) -> tuple[str, ...]:
     return tuple(short_name(table.path) for table in tables)
 
 
-def _summary(manifest: DatasetManifest, out: Path) -> str:
-    counts = ", ".join(f"{count:,} {name}" for name, count in manifest.events.items())
+def _summary(data: Dataset, manifest: DatasetManifest) -> str:
+    shown = {name: len(data.events(name + IMPRESSIONS)) for name in SPLITS if name + IMPRESSIONS in data.parts()}
+    counts = _counts({name: count - shown.get(name, 0) for name, count in manifest.events.items()})
     lost = "".join(f"; {count:,} dropped by {rule}" for rule, count in manifest.dropped.items())
-    bad = f"; {amount(manifest.rejected, 'bad rows')} in {out / 'rejects.csv'}" if manifest.rejected else ""
+    bad = f"; {amount(manifest.rejected, 'bad rows')} in {data.path / 'rejects.csv'}" if manifest.rejected else ""
     sizes = f"{amount(manifest.users, 'users')}, {amount(manifest.items, 'items')}"
-    return f"{out}: {sizes}; {counts} events by {manifest.split.kind}{lost}{bad}"
+    line = f"{data.path}: {sizes}; {counts} events by {manifest.split.kind}{lost}{bad}"
+    if not shown:
+        return line
+    column = manifest.roles["weight"]
+    return f"{line}\nimpressions, by a weight of 0 or less (column {column!r}): {_counts(shown)} events"
+
+
+def _counts(events: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in events.items())

@@ -2,9 +2,10 @@
 
 - ``global_time``: holds out the latest events over all users: test from one cut-off on, validation from an earlier
   one.
-- ``leave_last_out``: each user's last event is the test, the one before it (for users with three or more) validation.
+- ``leave_last_out``: each user's last positive is the test, the one before it (for users with three or more)
+  validation; impressions follow the positives in time.
 - ``random``: assigns each event independently; times are ignored and not stored.
-- ``given``: as in the files. With ``data.validation = "last"`` the last of each user's events outside the test
+- ``given``: as in the files. With ``data.validation = "last"`` the last of each user's positives outside the test
   validate, with ``"random"``, or without a validation file, a seeded share of them.
 """
 
@@ -18,6 +19,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable, among, counts_of, user_ranges
 from pipelines.ingest.filters import drop_rare
 from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.impressions import follow_positives, impressions_of
 from towers.config.sections import DataConfig
 from towers.data.blocks import blocks
 from towers.data.events import Int64s
@@ -157,17 +159,21 @@ def _at_rank(time: Int64s, rank: int) -> int:
 def _leave_last_out(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
     assert events.time is not None
     label = np.zeros(len(events), np.uint8)
+    shown = impressions_of(events)
     # Users with two events keep one to train on; without a test the last one validates.
     needed, back = (3, 2) if config.test_share > 0 else (2, 1)
     for places in user_ranges(events.user, len(events.user_ids)):
         user = events.user[places]
         order = np.lexsort((events.time[places], user))
+        if shown is not None:
+            order = order[~shown[places[order]]]
         ends = np.flatnonzero(np.diff(user[order], append=-1)) + 1
         counts = np.diff(ends, prepend=0)
         if config.test_share > 0:
             label[places[order[ends[counts >= 2] - 1]]] = TEST
         if config.valid_share > 0:
             label[places[order[ends[counts >= needed] - back]]] = VALID
+    follow_positives(events, label, shown, (VALID, TEST))
     return label
 
 
@@ -178,7 +184,10 @@ def _given(events: EventTable, config: DataConfig) -> NDArray[np.uint8]:
         if events.time_unit == "order":
             events.time = _spread(events)
         label[label == VALID] = TRAIN
-        label[_last(events, label == TRAIN, config.valid_share)] = VALID
+        shown = impressions_of(events)
+        some = label == TRAIN if shown is None else (label == TRAIN) & ~shown
+        label[_last(events, some, config.valid_share)] = VALID
+        follow_positives(events, label, shown, (VALID,))
     elif config.validation == "random" or not (label == VALID).any():
         label[label == VALID] = TRAIN
         train = np.flatnonzero(label == TRAIN)
