@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable
 
 
@@ -13,6 +14,19 @@ def impressions_of(events: EventTable) -> NDArray[np.bool_] | None:
     if events.weight is None or not (shown := events.weight <= 0).any():
         return None
     return shown
+
+
+def refuse_impressions_alone(events: EventTable) -> None:
+    """Refuses events without a positive: what is learned and measured are positives.
+
+    Raises:
+        DataError: there is none; names the column of weights, which may have been found by its name.
+    """
+    if events.weight is not None and not (events.weight > 0).any():
+        raise DataError(
+            f"{events.paths[0]}, column {events.roles.weight!r}: events of weight 0 or less are impressions, and here "
+            "all are; some weights must be above 0: data.columns.weight names another column; rename what is no weight"
+        )
 
 
 def follow_positives(

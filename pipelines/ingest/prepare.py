@@ -33,6 +33,7 @@ from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
+from pipelines.ingest.impressions import refuse_impressions_alone
 from pipelines.ingest.splits import TRAIN, split_events
 from pipelines.ingest.validation import like_the_test
 from pipelines.ingest.writer import PHASE as SORT
@@ -94,6 +95,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
     refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
     with progress(FILTER, total=5, unit="steps") as advance:
+        refuse_impressions_alone(table)
         narrow(table, config)
         advance(1)
         config = like_the_test(table, config)

@@ -77,7 +77,8 @@ def split_events(events: EventTable, config: DataConfig, rejects: Rejects) -> Sp
     else:
         label = _given(events, config)
         split = Split(kind, label, timed=respects_time(events, label))
-    if not (split.label == TRAIN).any():
+    shown = impressions_of(events)
+    if not (split.label == TRAIN if shown is None else (split.label == TRAIN) & ~shown).any():
         raise DataError(f"the {kind} split leaves no event to train on")
     return split
 

@@ -8,6 +8,7 @@ import pytest
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.leaks import refuse_leaks
+from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from towers.config.sections import DataConfig
 
@@ -118,3 +119,21 @@ def test_the_output_tells_impressions_from_positives(tmp_path: Path, capsys: pyt
     prepared(source, tmp_path / "out", split="leave_last_out")
     said = capsys.readouterr().err
     assert "2 train, 2 valid, 2 test events" in said and "impressions" not in said
+
+
+@pytest.mark.parametrize("weights", [(0, 0, 0), (-1, -3, 0)])
+def test_events_that_are_all_impressions_are_refused(tmp_path: Path, weights: tuple[int, ...]) -> None:
+    source = written(tmp_path / "e.csv", [("u", f"i{n}", n, weight) for n, weight in enumerate(weights)])
+    source.write_text(source.read_text().replace("weight", "Score"))
+    told = r"e\.csv, column 'Score': .* here all are; some weights must be above 0: data\.columns\.weight names another"
+    with pytest.raises(DataError, match=told):
+        prepared(source, tmp_path / "out")
+    source.write_text(source.read_text().replace("Score", "log_p"))
+    assert prepared(source, tmp_path / "out").manifest.weighted is False
+
+
+def test_impressions_alone_are_nothing_to_train_on(tmp_path: Path) -> None:
+    written(tmp_path / "given" / "train.csv", [("u", "a", 1, 0)])
+    written(tmp_path / "given" / "test.csv", [("u", "b", 2, 1)])
+    with pytest.raises(DataError, match="the given split leaves no event to train on"):
+        prepared(tmp_path / "given", tmp_path / "out", validation="random")
