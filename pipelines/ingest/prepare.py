@@ -92,7 +92,9 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     users, user_columns = _attributes(source.users, "user", config, rejects, forms["user"])
     table = read_events(source, config, None if items is None else items["item_id"], rejects, forms, staging.parent)
     if source.users is not None and users is not None:
-        refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
+        told = refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
+        if told:
+            say(told)
     refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
     with progress(FILTER, total=5, unit="steps") as advance:
         refuse_impressions_alone(table)

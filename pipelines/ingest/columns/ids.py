@@ -15,6 +15,7 @@ from pipelines.ingest.formats.rejects import Rejects
 WHOLE = r"^-?[0-9]+$"
 POINT = r"^-?[0-9]+\.0+$"
 EITHER = r"^-?[0-9]+(\.0+)?$"
+ZEROS = r"^0+([0-9]+)$"
 ALMOST_NONE = 0.01  # a file of attributes that fits this share of the ids it could fit is not of these events
 
 
@@ -43,8 +44,10 @@ class IdForm:
 IdForms = defaultdict[str, IdForm]  # of the ``user`` ids and the ``item`` ids
 
 
-def refuse_strangers(what: str, listed: pl.Series, path: Path, used: pl.Series, events: Path) -> None:
+def refuse_strangers(what: str, listed: pl.Series, path: Path, used: pl.Series, events: Path) -> str:
     """Refuses a users or items file that is not of these events.
+
+    A program that read the ids of the file as numbers wrote 7 for 007, while ids without zeros at the start match.
 
     Args:
         what: ``user`` or ``item``.
@@ -53,18 +56,34 @@ def refuse_strangers(what: str, listed: pl.Series, path: Path, used: pl.Series, 
         used: [M] distinct ids of the events.
         events: a file of events, for the message.
 
+    Returns:
+        A line for the user where both hold ids that the other lacks, else "".
+
     Raises:
-        DataError: at most `ALMOST_NONE` of the ids that could be in both are; quotes an id of each.
+        DataError: at most `ALMOST_NONE` of the ids that could be in both are, or more than that of the others are alike
+            but for zeros at the start; quotes an id of each.
     """
     matches = listed.is_in(used.implode())
     count = int(matches.sum())
-    if count > ALMOST_NONE * min(len(listed), len(used)):
-        return
-    strange = used.filter(~used.is_in(listed.implode()))
-    raise DataError(
-        f"{path}: {count:,} of its {len(listed):,} {what} ids are among the {len(used):,} of the events: "
-        f"{listed.filter(~matches)[0]!r} here, {strange[0]!r} in {events.name}; write the ids alike in both, or leave "
-        "the file out"
+    ours, theirs = listed.filter(~matches), used.filter(~used.is_in(listed.implode()))
+    if count <= ALMOST_NONE * min(len(listed), len(used)):
+        raise DataError(
+            f"{path}: {count:,} of its {len(listed):,} {what} ids are among the {len(used):,} of the events: "
+            f"{ours[0]!r} here, {theirs[0]!r} in {events.name}; write the ids alike in both, or leave the file out"
+        )
+    here, there = (pl.DataFrame({"id": ids, "bare": ids.str.replace(ZEROS, "$1")}) for ids in (ours, theirs))
+    padded = here.join(there, on="bare", maintain_order="left")
+    if padded.height and padded.height > ALMOST_NONE * min(len(ours), len(theirs)):
+        first, other = padded.select("id", "id_right").row(0)
+        raise DataError(
+            f"{path}: {padded.height:,} of its {what} ids are those of the events but for zeros at the start: "
+            f"{first!r} here, {other!r} in {events.name}; write the ids alike in both, or leave the file out"
+        )
+    if not (len(ours) and len(theirs)):
+        return ""
+    return (
+        f"{path}: {len(theirs):,} of the {len(used):,} {what}s of the events have no row in it ({theirs[0]!r}, say), "
+        f"and {len(ours):,} of its {len(listed):,} rows are of no {what} of the events ({ours[0]!r}, say)"
     )
 
 

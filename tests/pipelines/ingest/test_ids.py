@@ -128,3 +128,60 @@ def test_a_users_file_of_some_or_of_more_users_is_not_refused(tmp_path: Path, li
     pl.DataFrame({"user": [f"u{n}" for n in listed], "age": [1] * len(listed)}).write_csv(tmp_path / "users.csv")
     manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
     assert manifest.users == len({*listed, *range(100, 300)})
+
+
+@pytest.mark.parametrize("on_bad_rows", ["error", "skip"])
+@pytest.mark.parametrize("padded", ["events", "listed"])
+@pytest.mark.parametrize("side", ["user", "item"])
+def test_a_file_that_lost_the_zeros_of_some_ids_is_refused(
+    tmp_path: Path, side: str, padded: str, on_bad_rows: str
+) -> None:
+    """From 1000 on both forms are one, so half of the ids match."""
+    other = "item" if side == "user" else "user"
+    forms = {"events": "{}", "listed": "{}"} | {padded: "{:04}"}
+    numbers = range(500, 1500)
+    pl.DataFrame({side: [forms["events"].format(n) for n in numbers], other: ["x"] * 1000}).write_csv(
+        tmp_path / "e.csv"
+    )
+    listed = [forms["listed"].format(n) for n in numbers]
+    pl.DataFrame({side: listed, "colour": ["red"] * 1000}).write_csv(tmp_path / f"{side}s.csv")
+    here, there = ("0500", "500") if padded == "listed" else ("500", "0500")
+    told = (
+        rf"{side}s\.csv: 500 of its {side} ids are those of the events but for .*: '{here}' here, '{there}' in e\.csv"
+    )
+    files = {f"{side}s": tmp_path / f"{side}s.csv"}
+    with pytest.raises(DataError, match=told):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows=on_bad_rows)
+
+
+@pytest.mark.parametrize(
+    ("taken", "listed", "told"),
+    [
+        (range(100, 300), range(98, 298), "2 of the 200 users of the events have no row in it ('u298', say), and 2 of"),
+        (range(100, 300), range(98, 4_000), None),
+        (range(100, 300), range(102, 298), None),
+        (range(200), range(200), None),
+    ],
+)
+def test_users_that_only_one_of_both_files_has_are_told(
+    tmp_path: Path, taken: range, listed: range, told: str | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    users, rows = [[f"u{n}" for n in numbers] for numbers in (taken, listed)]
+    pl.DataFrame({"user": users, "item": ["i"] * len(users)}).write_csv(tmp_path / "e.csv")
+    pl.DataFrame({"user": rows, "age": [1] * len(rows)}).write_csv(tmp_path / "users.csv")
+    prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
+    said = [line for line in capsys.readouterr().err.splitlines() if "no row in it" in line]
+    ending = " its 200 rows are of no user of the events ('u98', say)"
+    assert said == ([] if told is None else [f"{tmp_path / 'users.csv'}: {told}{ending}"])
+
+
+def test_two_ids_that_differ_in_zeros_may_be_two(tmp_path: Path) -> None:
+    """One of 200 unmatched pairs is a coincidence."""
+    pl.DataFrame({"user": ["1", *(f"{n}" for n in range(1000, 1400))], "item": ["i"] * 401}).write_csv(
+        tmp_path / "e.csv"
+    )
+    pl.DataFrame({"user": ["01", *(f"{n}" for n in range(1200, 1600))], "age": [1] * 401}).write_csv(
+        tmp_path / "users.csv"
+    )
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
+    assert manifest.users == 602
