@@ -83,7 +83,8 @@ def _made(
     rejects = Rejects(hint="fix the file, or leave the rows out")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
-        table = read_events(source, config, None, rejects, IdForms(IdForm), remedy=remedy)
+        # Newer events may be few, so none of them need be of a type that training had.
+        table = read_events(source, config, None, rejects, IdForms(IdForm), remedy=remedy, every_type=False)
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     time, unit = (table.time, table.time_unit) if table.time_unit in TICKS_PER_S else (None, None)

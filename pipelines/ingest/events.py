@@ -15,6 +15,7 @@ from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
 from pipelines.ingest.columns.event_table import Codes, EventTable
+from pipelines.ingest.columns.event_types import EventTypes
 from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
 from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.one_line import OneLine
@@ -25,10 +26,9 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.source import ORDERED, Source
 from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
-from towers.data.events import Int16s, Int32s
+from towers.data.events import Int32s
 
 PHASE = "read events"
-MOST_TYPES = 1_000  # of events: a column with more values holds something else, and is not kept
 
 
 def read_events(
@@ -39,6 +39,8 @@ def read_events(
     forms: IdForms,
     folder: Path | None = None,
     remedy: str = "",
+    *,
+    every_type: bool = True,
 ) -> EventTable:
     """Reads all events once.
 
@@ -50,10 +52,11 @@ def read_events(
         forms: how the data set's files write ids, by ``user`` and ``item``.
         folder: gets the columns while they are read, in nameless files; None takes that of temporary files.
         remedy: what to do about a missing column; see `event_roles`.
+        every_type: refuse a type of ``data.event_types`` that no event has.
 
     Raises:
-        DataError: bad rows that are not skipped, a missing column, ids of another form than in another file, or no
-            event left.
+        DataError: bad rows that are not skipped, a missing column, ids of another form than in another file, a type
+            that no event has, or no event left.
     """
     roles = [event_roles(table.path, table.columns, config.columns, remedy) for _, table in source.events]
     reader = _Reader(source, roles, config, Codes(items), rejects, forms, folder)
@@ -65,7 +68,10 @@ def read_events(
             for batch in rejects.counted(table.path, table.read(rejects)):
                 reader.take(batch, table, roles[number], number, split)
                 advance(batch.height)
-    return reader.finish()
+    events = reader.finish()
+    if every_type:
+        reader.types.refuse_absent(events.paths[0])
+    return events
 
 
 class _Reader:
@@ -80,12 +86,11 @@ class _Reader:
         folder: Path | None,
     ) -> None:
         self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
-        self.users, self.items, self.type_codes = Codes(), items, Codes()
+        self.users, self.items, self.types = Codes(), items, EventTypes(config.event_types)
         self.times = TimeColumn(config.time_unit, config.time_zone, rejects)
         self.parts: defaultdict[str, Spool] = defaultdict(lambda: Spool(folder))
         self.context = ContextColumns(source.events[0][1], rejects)
         self.dropped: dict[str, int] = {}
-        self.types: set[str] = set()
         self.typed = any(each.type is not None for each in roles)
         self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
@@ -115,7 +120,8 @@ class _Reader:
         path = table.path
         if self.lines is not None:
             frame = self.lines.check(frame, path, roles.user, split)
-        frame = self._wanted_types(frame, path, roles.type)
+        if (wanted := self.types.wanted(frame, path, roles.type)) is not None:
+            frame = self._drop(frame, wanted, "event_types")
         for column in self.ids:
             frame = column.clean(frame)
         if roles.time is not None:
@@ -137,7 +143,7 @@ class _Reader:
         if roles.weight is not None:
             self.parts["weight"].append(frame[roles.weight].to_numpy())
         if self.typed:
-            self.parts["type"].append(self._type_codes(frame, roles.type))
+            self.parts["type"].append(self.types.codes(frame, roles.type))
         if split is not None:
             self.parts["split"].append(np.full(len(item), SPLITS.index(split), np.uint8))
         if roles.context:
@@ -153,7 +159,7 @@ class _Reader:
         unit = self.times.unit
         assert self.roles is not None
         user, item, row = (self._joined(name) for name in ("user", "item", "row"))
-        types, numbers_of_types = self._types()
+        types, numbers_of_types = self.types.numbered(self._joined("type"))
         if time is None and (self.source.format in ORDERED or self.config.ordered):
             time, unit = np.arange(len(user), dtype=np.int64), "order"
         events = EventTable(
@@ -185,35 +191,10 @@ class _Reader:
         where = ", ".join(map(str, paths))
         if not any(self.rejects.rows[path] for path in paths):
             return DataError(f"{where}: there are no rows")
-        kinds = f"; the types there are {', '.join(sorted(self.types)[:10])}" if self.types else ""
-        return DataError(f"{where}: no event left to use{kinds}{self.rejects.left_out(*paths)}")
+        return DataError(f"{where}: no event left to use{self.types.told()}{self.rejects.left_out(*paths)}")
 
     def _joined(self, name: str) -> Any:
         return self.parts.pop(name).joined() if name in self.parts else None
-
-    def _type_codes(self, frame: pl.DataFrame, column: str | None) -> Int32s:
-        """The code of each event's type, "" for an event without one."""
-        names = pl.repeat("", frame.height, eager=True) if column is None else frame[column].cast(pl.String)
-        return self.type_codes.encode(names.fill_null(""))
-
-    def _types(self) -> tuple[tuple[str, ...], Int16s | None]:
-        """The types by number, and the number of each event's; none if there are none, or too many."""
-        codes, names = self._joined("type"), self.type_codes.strings().to_list()
-        kept = sorted({*names} - {""})
-        if not kept or len(kept) > MOST_TYPES:
-            return (), None
-        return tuple(kept), np.array([kept.index(name) if name else -1 for name in names], np.int16)[codes]
-
-    def _wanted_types(self, frame: pl.DataFrame, path: Path, column: str | None) -> pl.DataFrame:
-        dtype = pl.Null() if column is None else frame.schema[column]
-        if dtype.is_nested() or dtype == pl.Binary:
-            raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
-        if not self.config.event_types or column is None:
-            return frame
-        kind = pl.col(column).cast(pl.String)
-        if len(self.types) < 100:
-            self.types.update(frame.select(kind.drop_nulls().unique()).to_series().to_list())
-        return self._drop(frame, kind.is_in(self.config.event_types), "event_types")
 
     def _weights(self, frame: pl.DataFrame, path: Path, column: str) -> pl.DataFrame:
         value = pl.col(column)

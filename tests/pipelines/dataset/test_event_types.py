@@ -13,6 +13,11 @@ from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
+from pipelines.ingest.columns.ids import IdForm, IdForms
+from pipelines.ingest.events import read_events
+from pipelines.ingest.formats.copies import local_copies
+from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.source import open_source
 from pipelines.training.events import training_events
 from towers.config.sections import DataConfig
 
@@ -134,3 +139,34 @@ def test_a_number_that_is_no_type_is_refused(tmp_path: Path, number: int, value:
     with pytest.raises(DataError, match=r"train/type\.npy is missing"):
         refuse_leaks(Dataset.open(tmp_path / "out"))
     assert len(manifest.event_types) == 3
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("wanted", [("click", "Buy"), ("Buy", "click", "view"), ("click", "buy", "")])
+def test_a_wanted_type_that_no_event_has_is_refused(tmp_path: Path, suffix: str, wanted: tuple[str, ...]) -> None:
+    path = write(frame(), tmp_path / f"events.{suffix}")
+    absent = next(name for name in wanted if name not in TYPES)
+    told = (
+        rf"events\.{suffix}: data\.event_types: no event has the type '{absent}'; the types there are buy, click, view$"
+    )
+    with pytest.raises(DataError, match=told):
+        prepare.run(DataConfig(event_types=wanted), path, tmp_path / "out")
+
+
+def test_a_wanted_type_may_come_late_and_after_many_others(tmp_path: Path) -> None:
+    others = frame(3_000).with_columns(action=pl.format("t{}", pl.int_range(pl.len())))
+    folder = tmp_path / "events"
+    folder.mkdir()
+    write(others, folder / "part-0.csv")
+    write(frame(), folder / "part-1.csv")
+    manifest = prepare.run(DataConfig(event_types=("buy", "t7"), duplicates="keep"), folder, tmp_path / "out")
+    assert manifest.event_types == ("buy", "t7") and manifest.dropped == {"event_types": 3_000 - 1 + 60 * 3 // 4}
+
+
+def test_newer_events_of_a_prior_need_not_have_every_type(tmp_path: Path) -> None:
+    config = DataConfig(event_types=("click", "return"))
+    path = write(frame(), tmp_path / "events.csv")
+    with local_copies() as copies:
+        source = open_source(path, None, None, "csv", config, copies, skip=False)
+        events = read_events(source, config, None, Rejects(), IdForms(IdForm), every_type=False)
+    assert events.types == ("click",) and len(events) == 15

@@ -1,0 +1,73 @@
+"""Keeps the events of the types that the recipe names, and numbers the types."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from pipelines.errors import DataError
+from pipelines.ingest.columns.event_table import Codes
+from towers.data.events import Int16s, Int32s
+
+MOST_TYPES = 1_000  # of events: a column with more values holds something else, and is not kept
+MANY = 100  # types that a message may choose from
+SHOWN = 10  # types in a message
+
+
+class EventTypes:
+    """The types of all events, batch by batch.
+
+    Args:
+        wanted: ``data.event_types``; if empty, every event is kept.
+    """
+
+    def __init__(self, wanted: Collection[str]) -> None:
+        self._wanted = set(wanted)
+        self._came: set[str] = set()
+        self._codes = Codes()
+
+    def wanted(self, frame: pl.DataFrame, path: Path, column: str | None) -> pl.Expr | None:
+        """Which events of a batch to keep, or None for all.
+
+        Raises:
+            DataError: the column can hold no types.
+        """
+        dtype = pl.Null() if column is None else frame.schema[column]
+        if dtype.is_nested() or dtype == pl.Binary:
+            raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
+        if not self._wanted or column is None:
+            return None
+        kind = pl.col(column).cast(pl.String)
+        here = set(frame.select(kind.drop_nulls().unique()).to_series())
+        self._came |= here if len(self._came) < MANY else here & self._wanted
+        return kind.is_in(self._wanted)
+
+    def codes(self, frame: pl.DataFrame, column: str | None) -> Int32s:
+        """The code of each event's type, that of "" for an event without one."""
+        names = pl.repeat("", frame.height, eager=True) if column is None else frame[column].cast(pl.String)
+        return self._codes.encode(names.fill_null(""))
+
+    def numbered(self, codes: Int32s | None) -> tuple[tuple[str, ...], Int16s | None]:
+        """The types by number, and the number of each event's; none if there are none, or too many."""
+        names = self._codes.strings().to_list()
+        kept = sorted({*names} - {""})
+        if not kept or len(kept) > MOST_TYPES:
+            return (), None
+        return tuple(kept), np.array([kept.index(name) if name else -1 for name in names], np.int16)[codes]
+
+    def told(self) -> str:
+        """What an error adds: the types that came, if the recipe names some."""
+        return f"; the types there are {', '.join(sorted(self._came)[:SHOWN])}" if self._came else ""
+
+    def refuse_absent(self, path: Path) -> None:
+        """Refuses a recipe that names a type of which no event is: it is a slip of the pen, and drops a type.
+
+        Args:
+            path: a file of events, for the message.
+
+        Raises:
+            DataError: there is one; names it and the types that came.
+        """
+        if absent := sorted(self._wanted - self._came):
+            raise DataError(f"{path}: data.event_types: no event has the type {absent[0]!r}{self.told()}")
