@@ -1,14 +1,15 @@
 """Parses event times (numbers, ISO-8601 text, date columns) to integers of one unit, and rejects rows that fit none.
 
 Numbers of different magnitudes (seconds beside milliseconds, say) are rejected: they would silently sort wrongly. Dates
-written as numbers (20240131) are read as dates.
+written as numbers (20240131) are read as dates. What most times of the first batch are decides, so that one bad time
+there is one bad row.
 """
 
-from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
@@ -34,7 +35,7 @@ class TimeColumn:
     """Parses the time column of a data set's events, batch by batch; all files must agree on its form and unit.
 
     Args:
-        unit: ``data.time_unit``; "auto" infers it from the magnitude of the first row.
+        unit: ``data.time_unit``; "auto" infers it from the magnitude of most times of the first batch.
         zone: ``data.time_zone``, of dates and times that name none.
         rejects: receives bad rows.
     """
@@ -59,8 +60,10 @@ class TimeColumn:
         if frame.is_empty():
             return frame.with_columns(value.cast(pl.Int64, strict=False))
         if dtype == pl.String:
-            dates = _is_date(frame[column][0]) if self._dates is None else self._dates
+            dates = _are_dates(frame[column], self.zone) if self._dates is None else self._dates
             frame = self._text(frame, path, column, dates=dates)
+            if frame.is_empty():  # which tells nothing about the next batch
+                return frame.with_columns(value.cast(pl.Int64, strict=False))
         elif dtype in (pl.Datetime, pl.Date):
             dates = True
             frame = in_calendar(frame, column, path, self.rejects)
@@ -106,9 +109,7 @@ class TimeColumn:
         if frame.is_empty():
             return frame.with_columns(value.cast(pl.Int64, strict=False))
         if self.unit is None:
-            first = frame.head(1).select(value.cast(pl.Float64)).item()
-            self._calendar = None if self.stated else _calendar(first)
-            self.unit = self.stated or UNITS[int(np.searchsorted(LIMITS[:3], abs(first), side="right"))]
+            self.unit, self._calendar = (self.stated, None) if self.stated else _usual_form(frame[column])
             self._small = bool(self.stated) and self._has_own_start(frame, size)
         if self._calendar is not None:
             return self._from_calendar(frame, path, column, self._calendar)
@@ -132,7 +133,7 @@ class TimeColumn:
         wrong = (size >= LIMITS[UNITS.index(self.unit)]) | ((size < _least(self.unit)) != self._small)
         if not frame.select(wrong.any()).item():
             return frame
-        told = f"data.time_unit says {self.unit!r}" if self.stated else f"the column began with {self.unit!r}"
+        told = f"data.time_unit says {self.unit!r}" if self.stated else f"most times are in {self.unit!r}"
         remedy = "" if self.stated else " (or set data.time_unit)"
         for unit in UNITS:
             if unit != self.unit:
@@ -146,7 +147,7 @@ class TimeColumn:
         digits = next(count for count, each in CALENDAR.items() if each == form)
         moment = text.str.to_datetime(form, time_unit="us", strict=False)
         wrong = moment.is_null() | (text.str.len_chars() != digits) | (pl.col(column) % 1 != 0)
-        reason = f"no date of {digits} digits, as the column began with (data.time_unit says that these are no dates)"
+        reason = f"no date of {digits} digits, as most times are (data.time_unit says that these are no dates)"
         frame = self.rejects.split_off(frame, wrong, path, column, reason)
         self.unit = "us"
         return frame.with_columns(_in_zone(moment, self.zone).to_physical())
@@ -160,12 +161,35 @@ class TimeColumn:
         return whole
 
 
-def _is_date(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return True
-    return False
+def _are_dates(texts: pl.Series, zone: str) -> bool:
+    """Whether most texts that are a date or a number are dates; if as many are numbers, the first of them decides."""
+    number = texts.str.strip_chars().cast(pl.Float64, strict=False).is_finite().fill_null(False).to_numpy()
+    if number.all() or not number.any():
+        return not number.any()
+    date = pl.select(_from_iso(pl.lit(texts), zone).is_not_null()).to_series().to_numpy()
+    numbers, dates = np.count_nonzero(number), np.count_nonzero(date)
+    return bool(np.argmax(date) < np.argmax(number)) if numbers == dates else bool(dates > numbers)
+
+
+def _usual_form(numbers: pl.Series) -> tuple[str, str | None]:
+    """The unit of most numbers, or the form of dates if they are some; of two as frequent ones, that of the first."""
+    numbers = numbers.cast(pl.Float64)
+    kinds = np.searchsorted(LIMITS[:3], np.abs(numbers.to_numpy()), side="right")
+    for place, (digits, form) in enumerate(CALENDAR.items(), start=len(UNITS)):
+        kinds[_in_form(numbers, digits, form)] = place
+    counts = np.bincount(kinds)
+    usual = int(kinds[counts[kinds] == counts.max()][0])
+    return (UNITS[usual], None) if usual < len(UNITS) else ("us", [*CALENDAR.values()][usual - len(UNITS)])
+
+
+def _in_form(numbers: pl.Series, digits: int, form: str) -> NDArray[np.bool_]:
+    """Whether numbers are dates of so many digits, of the years 1900 to 2199."""
+    year = 10 ** (digits - 4)
+    some = (numbers >= 1900 * year) & (numbers < 2200 * year) & (numbers == numbers.floor())
+    found: NDArray[np.bool_] = some.to_numpy().copy()
+    texts = numbers.filter(some).cast(pl.Int64).cast(pl.String)
+    found[found] = texts.str.to_datetime(form, time_unit="us", strict=False).is_not_null().to_numpy()
+    return found
 
 
 def _least(unit: str) -> float:
@@ -178,19 +202,6 @@ def _logged(size: pl.Expr, unit: str) -> pl.Expr:
     """Whether a number, read in this unit, is a time as logs of events hold them."""
     first, last = (second * TICKS_PER_S[unit] for second in LOGGED)
     return (size >= first) & (size < last)
-
-
-def _calendar(first: float) -> str | None:
-    """The form of a date written as a number, or None if it is none."""
-    text = str(int(first))
-    form = CALENDAR.get(len(text))
-    if form is None or first != int(first) or not "1900" <= text[:4] < "2200":
-        return None
-    try:
-        datetime.strptime(text, form)
-    except ValueError:
-        return None
-    return form
 
 
 def _in_zone(value: pl.Expr, zone: str) -> pl.Expr:

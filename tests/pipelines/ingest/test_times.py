@@ -44,7 +44,7 @@ def test_two_magnitudes_are_refused_also_with_a_stated_unit(
     if other == ticks:
         assert times_of(tmp_path, cells, **config) == cells
         return
-    said = f"data.time_unit says '{unit}'" if stated else f"the column began with '{unit}'"
+    said = f"data.time_unit says '{unit}'" if stated else f"most times are in '{unit}'"
     looks = f"{said}, this looks like '{({1: 's', 10**3: 'ms', 10**6: 'us', 10**9: 'ns'})[other]}'"
     with pytest.raises(DataError, match=rf"row 3, column 'time': another time unit: {looks}.*, got '{cells[-1]}'"):
         times_of(tmp_path, cells, **config)
@@ -104,11 +104,70 @@ def test_dates_written_as_numbers_are_dates(
 
 @pytest.mark.parametrize("wrong", [20240230, 20241301, 2024010, 202401011, 1_700_000_000])
 def test_a_number_that_is_no_date_among_dates_is_a_bad_row(tmp_path: Path, wrong: int) -> None:
-    with pytest.raises(DataError, match=rf"row 3, column 'time': no date of 8 digits, as the column began .*'{wrong}'"):
+    with pytest.raises(DataError, match=rf"row 3, column 'time': no date of 8 digits, as most times are .*'{wrong}'"):
         times_of(tmp_path, [20240101, 20240102, wrong])
     # Seconds on purpose: the unit says so.
     seconds = [20240101, 20240102, wrong]
     assert times_of(tmp_path, seconds, time_unit="s") == seconds
+
+
+ISO = "2026-07-01T12:00:00"
+NOON = 1_782_907_200
+
+
+@pytest.mark.parametrize("place", [0, 1, 3])
+@pytest.mark.parametrize(
+    ("bad", "good"),
+    [
+        ("N/A", NOON),
+        ("n/a", ISO),
+        ("", NOON),
+        ("nan", ISO),
+        ("NaN", NOON),
+        (ISO, NOON),
+        (NOON, ISO),
+        (0, NOON * 1_000),
+        (NOON * 1_000, NOON),
+        (NOON, 20260701),
+        (20260701, 20260701120000),
+        (1_000, 202607011200),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_one_bad_time_is_one_bad_row_wherever_it_is(
+    tmp_path: Path, suffix: str, bad: object, good: object, place: int
+) -> None:
+    cells = [good] * 4
+    cells.insert(place, bad)
+    texts = any(isinstance(each, str) for each in cells)
+    times = pl.Series([str(each) for each in cells]) if texts or suffix == "csv" else pl.Series(cells)
+    frame = pl.DataFrame({"user": ["u"] * 5, "item": [f"i{n}" for n in range(5)], "time": times})
+    path = tmp_path / f"e.{suffix}"
+    {"csv": frame.write_csv, "parquet": frame.write_parquet}[suffix](path)
+    manifest = prepare.run(ALL_TRAIN, path, tmp_path / "out", on_bad_rows="skip")
+    assert (manifest.rejected, manifest.events["train"]) == (1, 4)
+    data = Dataset.open(tmp_path / "out")
+    events = data.events("train")
+    noon = {ISO: NOON * 10**6, 20260701: (NOON - 43_200) * 10**6, 20260701120000: NOON * 10**6}
+    noon |= {NOON: NOON, NOON * 1_000: NOON * 1_000, 202607011200: NOON * 10**6}
+    assert events.time is not None and set(events.time.tolist()) == {noon[good]}
+    assert "i" + str(place) not in data.items["item_id"].to_list()
+
+
+@pytest.mark.parametrize(("first", "second"), [(NOON, NOON * 1_000), (NOON, ISO), (ISO, NOON), (20260701, NOON)])
+def test_of_two_forms_alike_in_number_the_first_stays(tmp_path: Path, first: object, second: object) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text(f"user,item,time\nu,a,{first}\nu,b,{second}\n")
+    with pytest.raises(DataError, match=rf"e\.csv, row 3, column 'time': .*got '{second}'"):
+        prepare.run(ALL_TRAIN, path, tmp_path / "out")
+
+
+def test_files_without_a_time_do_not_decide_for_those_after_them(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    for number, time in enumerate(("N/A", "unknown", str(NOON))):
+        (tmp_path / "events" / f"{number}.csv").write_text(f"user,item,time\nu,i{number},{time}\n")
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "events", tmp_path / "out", on_bad_rows="skip")
+    assert (manifest.rejected, manifest.events["train"], manifest.time_unit) == (2, 1, "s")
 
 
 def micros(moment: datetime) -> int:
