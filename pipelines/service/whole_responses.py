@@ -1,23 +1,31 @@
-"""Writes the head of a response and the beginning of its body at once.
+"""uvicorn's protocols, which write the head of a response and the beginning of its body at once.
 
 uvicorn writes them one after the other, and its event loop makes two system calls of that. A process killed between the
 two leaves a head without a body, which a proxy can no longer ask another replica for.
+
+Each request can also close its connection at once: see `serving.protocol.asgi.ABORT`.
 """
 
 import asyncio
+import socket
+import struct
+from contextlib import suppress
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from serving.protocol.asgi import ABORT
+
 STATUS_LINE = b"HTTP/1.1 "
+NO_LINGER = struct.pack("ii", 1, 0)
 
 
 class WholeResponses:
     """A transport that holds a head back until the next write, at most until the next turn of the event loop.
 
     Args:
-        transport: of the connection; all but `write` and `close` is its own.
+        transport: of the connection; all but `write`, `close` and `abort` is its own.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -43,6 +51,12 @@ class WholeResponses:
         self._flush()
         self._transport.close()
 
+    def abort(self) -> None:
+        """See `asyncio.WriteTransport`; with a reset, or the system would keep its own buffer for the caller."""
+        with suppress(OSError):
+            self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
+        self._transport.abort()
+
     def _flush(self) -> None:
         if self._head:
             data, self._head = self._head, b""
@@ -54,7 +68,9 @@ class HttpTools(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.BaseProtocol`."""
-        super().connection_made(WholeResponses(transport))  # type: ignore[arg-type]
+        whole = WholeResponses(transport)
+        super().connection_made(whole)  # type: ignore[arg-type]
+        self.app_state = {**self.app_state, ABORT: whole.abort}
 
 
 class H11(H11Protocol):
@@ -62,7 +78,9 @@ class H11(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.BaseProtocol`."""
-        super().connection_made(WholeResponses(transport))  # type: ignore[arg-type]
+        whole = WholeResponses(transport)
+        super().connection_made(whole)  # type: ignore[arg-type]
+        self.app_state = {**self.app_state, ABORT: whole.abort}
 
 
 PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"httptools": HttpTools, "h11": H11}  # values of TOWERS_HTTP

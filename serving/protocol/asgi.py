@@ -6,6 +6,8 @@ from starlette.types import Send
 JSON = (b"content-type", b"application/json")
 CLOSE = (b"connection", b"close")
 GREATEST_ECHO = 500
+# In the state of a request: a function that closes its connection at once. The server sets it, if it can.
+ABORT = "abort"
 
 
 def error_bytes(code: str, message: str, field: str | None = None) -> bytes:

@@ -1,10 +1,11 @@
 """Reads request bodies and sends responses; drops exchanges that are too slow or hold too many bytes.
 
 A body is passed on once it is complete. A large response is sent in pieces, each after the caller has read the previous
-one. A late body gets 408 and a late response 503; if the response is not read, the connection is closed.
+one. A late body gets 408 and a late response 503; if the response is not read, the connection is reset.
 """
 
 import asyncio
+from collections.abc import Callable
 from contextvars import copy_context
 
 from starlette.types import Message, Receive, Send
@@ -82,19 +83,22 @@ class Exchange:
         source: ASGI receive callable.
         sink: ASGI send callable.
         seconds: timeout of the body.
+        abort: closes the connection at once, without the bytes that the caller has not read; None if nothing can.
     """
 
     __slots__ = (
-        "_answer_s", "_body", "_context", "_exchanges", "_sink", "_source", "_task",
+        "_abort", "_answer_s", "_body", "_context", "_exchanges", "_sink", "_source", "_task",
         "answering", "due", "given_up", "loop", "started", "waiting_bytes",
     )  # fmt: skip
 
-    def __init__(self, exchanges: Exchanges, source: Receive, sink: Send, seconds: float) -> None:
+    def __init__(
+        self, exchanges: Exchanges, source: Receive, sink: Send, seconds: float, abort: Callable[[], None] | None = None
+    ) -> None:
         self.loop = asyncio.get_running_loop()
         self.due, self.waiting_bytes = self.loop.time() + seconds, 0
         self.started = self.given_up = False
         self.answering: asyncio.Task[None] | None = None
-        self._exchanges, self._source, self._sink = exchanges, source, sink
+        self._exchanges, self._source, self._sink, self._abort = exchanges, source, sink, abort
         self._task, self._context = asyncio.current_task(), copy_context()
         self._body: bytes | None = None
         self._answer_s = 0.0
@@ -160,6 +164,10 @@ class Exchange:
         self.given_up = True
         if self.started:
             metrics.refused("unread")
+            if self._abort is not None:
+                # A mere close keeps the bytes until the caller reads them. First this, then the end of the task: so the
+                # server knows that the caller is gone, and logs no error for a response without an end.
+                self._abort()
             if self._task is not None:
                 self._task.cancel()
             return

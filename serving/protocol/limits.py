@@ -11,7 +11,7 @@ from enum import Enum
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.protocol.asgi import CLOSE, answer, error_bytes
+from serving.protocol.asgi import ABORT, CLOSE, answer, error_bytes
 from serving.protocol.exchange import Exchange, Exchanges
 from serving.protocol.line import Line
 from serving.settings import Settings
@@ -85,7 +85,8 @@ class Limits:
             await self._exchange(work, scope, receive, send)
 
     async def _exchange(self, work: Work, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = Exchange(self._exchanges, receive, send, self._settings.body_timeout_s)
+        abort = scope.get("state", {}).get(ABORT)
+        exchange = Exchange(self._exchanges, receive, send, self._settings.body_timeout_s, abort)
         self._exchanges.add(exchange)
         try:
             arrived = await exchange.arrives(self._settings.max_body_bytes)

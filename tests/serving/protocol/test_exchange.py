@@ -116,7 +116,11 @@ def test_half_bodies_of_callers_who_have_gone_are_not_counted(refused: list[str]
 
 
 @parsers
-def test_an_answer_that_is_not_read_holds_no_place_and_is_given_up(refused: list[str], http: str) -> None:
+def test_an_answer_that_is_not_read_holds_no_place_and_is_given_up(
+    refused: list[str], caplog: pytest.LogCaptureFixture, http: str
+) -> None:
+    caplog.set_level(logging.WARNING)
+
     async def test(world: World) -> None:
         deaf = [await world.caller(limit=1_024) for _ in range(3)]
         for each in deaf:
@@ -130,9 +134,12 @@ def test_an_answer_that_is_not_read_holds_no_place_and_is_given_up(refused: list
         assert refused == ["unread"] * 3
         while world.server.server_state.tasks:
             await asyncio.sleep(0.001)
+        # Their connections are gone, with all that they have not read, though they still read nothing.
+        assert len(world.server.server_state.connections) == 1
         for each in deaf:
-            with pytest.raises(asyncio.IncompleteReadError):
+            with pytest.raises(ConnectionResetError):
                 await each.answer()  # cut off: nobody can take it for a whole one
+        assert caplog.records == []  # `refused` is what the summary counts
 
     in_world(test, max_concurrent=1, request_timeout_s=0.5, http=http)
 
@@ -147,6 +154,7 @@ def test_answers_that_are_not_read_have_one_bound_and_the_oldest_goes_first(refu
         other.send("/recall", b"", "X-Answer-Bytes: 20000000")
         assert len((await other.answer())[2]) == 20_000_000
         assert refused == ["unread"]
+        assert len(world.server.server_state.connections) == 1  # that of the one who reads
 
     in_world(test, max_waiting_bytes=30_000_000, request_timeout_s=100)
 
