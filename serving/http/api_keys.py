@@ -102,7 +102,8 @@ class KeyRing:
 
     def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._path, self._clock = path, clock
-        self._status = self._now()
+        self._status = self._now()  # of the version whose keys are in use
+        self._told: tuple[object, str] | None = None  # the last error, which is logged once
         self._keys = _digests(read_keys(path))
         self._look_at = clock() + LOOK_S
         self._warn_of_readers()
@@ -123,14 +124,19 @@ class KeyRing:
 
     def _look(self) -> None:
         self._look_at = self._clock() + LOOK_S
-        before, self._status = self._status, self._now()
-        if before == self._status:
+        now = self._now()
+        if now == self._status:
             return
         try:
             self._keys = _digests(read_keys(self._path))
         except KeysError as error:
-            log.error("the keys are unchanged: %s", error)
+            # The status stays that of the keys in use, so the next look tries again: the reason may lie in the process,
+            # such as no free file handle, and pass without a change of the file.
+            told, self._told = self._told, (now, str(error))
+            if told != self._told:
+                log.error("the keys are unchanged: %s", error)
             return
+        self._status, self._told = now, None
         log.info("%s: %d keys", self._path, len(self._keys))
         self._warn_of_readers()
 

@@ -4,6 +4,7 @@ import hashlib
 import json
 import logging
 import os
+import resource
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
@@ -233,6 +234,26 @@ def test_a_broken_file_keeps_the_keys_and_is_told_once(file: Path, caplog: pytes
         write(file, entry("shop", "read", "new"))
         asked_for(clock, ring, 99)
         assert (ring.role(READ_KEY.encode()), ring.role(b"new")) == (None, "read")
+
+
+def test_a_change_that_could_not_be_read_counts_once_it_can(file: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By this process, that is: the file itself does not change again."""
+    clock = Clock()
+    ring = KeyRing(file, clock)
+    write(file, entry("shop", "read", "new"))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with caplog.at_level(logging.INFO, "uvicorn.error.serving"):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))  # no file handle is free
+        try:
+            for _ in range(3):
+                clock.now += 1
+                assert ring.role(READ_KEY.encode()) == "read"
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert [record.levelname for record in caplog.records] == ["ERROR"]
+        asked_for(clock, ring, 99)
+    assert (ring.role(READ_KEY.encode()), ring.role(b"new")) == (None, "read")
+    assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
 
 
 def test_every_entry_is_compared_by_its_digest(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
