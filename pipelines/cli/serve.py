@@ -3,6 +3,7 @@
 The work is in `pipelines.service.serve` and `pipelines.bundles.look`.
 """
 
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +53,10 @@ def serve(
 
     Every setting can come from TOWERS_ variables and the file of --config, too: docs/service/settings.md.
     """
+    # It means "look for another bundle", and a start takes the newest. Here, because imports take seconds. The app and
+    # the parent of workers have handlers of their own.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
     from pipelines.service import serve as command
 
     command.run(

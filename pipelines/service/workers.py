@@ -63,7 +63,10 @@ class Worker:
         self._turns: Any = SPAWN.RawValue("Q", 0)
         self._seen = self._still = 0
         self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns, self._closing))
+        # A parent's handler is not inherited, a blocked signal is: SIGHUP would end the process while it starts.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         self.process.start()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
 
     @property
     def answers(self) -> bool:
@@ -170,6 +173,8 @@ class Workers:
 
 def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any, closing: Any) -> None:
     """Serves in the worker's process, which stops when its parent is gone: it would hold the port."""
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the app has a handler; it finds the bundle by itself
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     config.configure_logging()
     threading.Thread(target=_stop_without_parent, args=(closing,), name="parent", daemon=True).start()
     with suppress(KeyboardInterrupt):

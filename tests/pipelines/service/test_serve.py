@@ -5,10 +5,13 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import pytest
 import uvicorn
 
@@ -16,6 +19,7 @@ from pipelines.errors import DataError
 from pipelines.service import serve as command
 from serving.errors import BundleError
 from serving.settings import Settings
+from tests.support.processes.running_service import free_port
 from tests.support.served import served
 from tests.support.worlds.serving import write_whole_world, write_world
 
@@ -71,6 +75,50 @@ def test_sigterm_ends_it_while_the_bundle_is_read(tmp_path: Path) -> None:
     assert process.stdout is not None and process.stdout.readline() == "opening\n"
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == -signal.SIGTERM
+
+
+STARTING = """
+import sys
+from pathlib import Path
+from pipelines.cli import serve as cli
+from pipelines.service import serve
+whole = serve.first_whole
+serve.first_whole = lambda *given: (print("opening", flush=True), sys.stdin.readline(), whole(*given))[-1]
+cli.serve(bundle=sys.argv[1], port=int(sys.argv[2]))
+"""
+
+
+@pytest.mark.long
+def test_sighup_ends_it_neither_while_the_bundle_is_read_nor_later(tmp_path: Path) -> None:
+    bundle, port = write_whole_world(tmp_path), free_port()
+    words = [sys.executable, "-c", STARTING, str(bundle), str(port)]
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a child inherits it if it is ignored
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGHUP, before)
+    try:
+        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout.readline() == "opening\n"
+        process.send_signal(signal.SIGHUP)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        for _ in range(2):
+            until_ready(port, process)
+            process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        assert "Application shutdown complete" in process.communicate(timeout=60)[1]
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until_ready(port: int, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 90
+    while True:
+        assert process.poll() is None and time.monotonic() < deadline
+        with suppress(httpx.TransportError):
+            if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
+                return
+        time.sleep(0.1)
 
 
 def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path) -> None:

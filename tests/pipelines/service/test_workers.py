@@ -163,6 +163,23 @@ def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Super
 
 
 @pytest.mark.long
+def test_sighup_ends_no_worker_that_starts(supervised: Callable[[], Supervised], tmp_path: Path) -> None:
+    """As it comes to each process where the whole group or unit gets it."""
+    (tmp_path / "good").touch()
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # for the parent, until it has its handler
+    service = supervised()
+    signal.signal(signal.SIGHUP, before)
+
+    def both_answer() -> bool:
+        os.killpg(service.process.pid, signal.SIGHUP)
+        return len(service.starts()) >= 2 and len(service.pids()) == 2
+
+    until(both_answer, "two workers answer")
+    assert "ended with" not in service.stop()
+    assert len(service.starts()) == 2
+
+
+@pytest.mark.long
 def test_where_no_worker_can_ever_start_the_command_ends_with_one_line(supervised: Callable[[], Supervised]) -> None:
     service = supervised()
     until(lambda: service.process.poll() is not None, "it ends")
