@@ -17,6 +17,7 @@ LOOK_S = 0.25
 # Exchanges dropped at a time, with a pause in between: dropping hundreds at once would block the event loop.
 AT_ONCE, PAUSE_S = 8, 0.005
 PIECE_BYTES = 65_536
+REFUSE_S = 5.0  # for a 408 or 503, which may wait until the caller has read earlier answers
 TOO_SLOW = error_bytes("too_slow", "the body of the request did not arrive in time")
 TIMEOUT = error_bytes("timeout", "the answer took too long; the change may still have been made")
 
@@ -179,4 +180,12 @@ class Exchange:
             status, body = 408, TOO_SLOW
             metrics.refused("slow")
         # In the request's own context: otherwise the log would show another request's id.
-        self.answering = self.loop.create_task(answer(self._sink, status, body, CLOSE), context=self._context)
+        self.answering = self.loop.create_task(self._refuse(status, body), context=self._context)
+
+    async def _refuse(self, status: int, body: bytes) -> None:
+        try:
+            async with asyncio.timeout(REFUSE_S):
+                await answer(self._sink, status, body, CLOSE)
+        except TimeoutError:
+            if self._abort is not None:
+                self._abort()

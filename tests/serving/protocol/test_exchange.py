@@ -3,10 +3,11 @@
 import asyncio
 import json
 import logging
+import socket
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from starlette.applications import Starlette
@@ -142,6 +143,35 @@ def test_an_answer_that_is_not_read_holds_no_place_and_is_given_up(
         assert caplog.records == []  # `refused` is what the summary counts
 
     in_world(test, max_concurrent=1, request_timeout_s=0.5, http=http)
+
+
+@parsers
+def test_a_408_that_waits_for_earlier_answers_to_be_read_does_not_wait_for_good(
+    refused: list[str], monkeypatch: pytest.MonkeyPatch, http: str
+) -> None:
+    monkeypatch.setattr("serving.protocol.exchange.REFUSE_S", 0.1)
+
+    async def test(world: World) -> None:
+        small = socket.socket()
+        small.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        small.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(small, ("127.0.0.1", world.port))
+        deaf = Caller(*await asyncio.open_connection(sock=small, limit=1_024))
+        world.callers.append(deaf)
+        while not world.server.server_state.connections:
+            await asyncio.sleep(0.001)
+        (connection,) = cast(set[Any], world.server.server_state.connections)
+        connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+        connection.transport.set_write_buffer_limits(0)
+        deaf.send("/recall", b"", "X-Answer-Bytes: 60000")
+        while not (connection.flow.write_paused and connection.cycle.response_complete):
+            await asyncio.sleep(0.001)
+        deaf.writer.write(HALF % (300_000, b"x"))
+        while world.server.server_state.tasks or world.server.server_state.connections:
+            await asyncio.sleep(0.001)
+        assert refused == ["slow"]
+
+    in_world(test, body_timeout_s=0.3, http=http)
 
 
 def test_answers_that_are_not_read_have_one_bound_and_the_oldest_goes_first(refused: list[str]) -> None:
