@@ -59,7 +59,7 @@ class Settings(BaseSettings):
     max_items: int = Field(5_000, ge=1, description="the most items of one PUT /items")
     max_events: int = Field(5_000, ge=1, description="the most events, or impressions, of one POST")
     max_user_events: int = Field(1_000, ge=1, description="the newest live events of a user that count for recall")
-    max_list: int = Field(10_000, ge=1, description="the longest history, exclude, allow or items list of a request")
+    max_list: int = Field(10_000, ge=1, description="the longest list of a query, also of strings among its features")
     max_answer_values: int = Field(
         100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"
     )

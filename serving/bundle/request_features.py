@@ -59,18 +59,22 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
             raise _wrong(name, f"must hold {spec.length} numbers, got {len(value)}")
         if len(value) > spec.length and spec.kind not in HISTORY_KINDS:
             raise _wrong(name, f"at most {spec.length} values, got {len(value)}")
-        # Fast checks, for long lists
-        if spec.dtype == "string" and set(map(type, value)) <= {str}:
-            continue
-        if spec.dtype == "float32" and all(type(each) is float and abs(each) <= GREATEST_FLOAT32 for each in value):
-            continue
-        for place, each in enumerate(value):
-            _check_value(spec, f"{name}.{place}", each)
         if spec.kind == "history_times":
             history = features.get(history_of(name))
             items = len(history) if isinstance(history, Sequence) else 0
             if len(value) != items:
                 raise _wrong(name, f"one time for each item of {history_of(name)}, {items} here; got {len(value)}")
+        # Fast checks, for long lists
+        kinds = set(map(type, value))
+        if spec.dtype == "string" and kinds <= {str}:
+            continue
+        greatest = GREATEST.get(spec.kind, GREATEST_INT64)
+        if spec.dtype == "int64" and kinds == {int} and min(value) >= 0 and max(value) <= greatest:
+            continue
+        if spec.dtype == "float32" and all(type(each) is float and abs(each) <= GREATEST_FLOAT32 for each in value):
+            continue
+        for place, each in enumerate(value):
+            _check_value(spec, f"{name}.{place}", each)
 
 
 def history_of(times: str) -> str:

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from serving.catalogue import journal
 from serving.catalogue.journal_rows import UNTYPED
-from serving.http.requests import Id, StrictBody, Whole, at_most
+from serving.http.request_errors import at_most
+from serving.http.requests import Id, StrictBody, Whole
 from serving.settings import Settings
 
 SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: larger values are milliseconds

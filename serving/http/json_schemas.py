@@ -44,8 +44,8 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def feature_schema(spec: FeatureSpec) -> dict[str, Any]:
-    """What a request may send for a feature."""
+def feature_schema(spec: FeatureSpec, most: int | None) -> dict[str, Any]:
+    """What a request may send for a feature; a list of strings holds at most `most`, where that is given."""
     schemas: dict[str, dict[str, Any]] = {
         "string": {"type": "string"},
         "float32": {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32},
@@ -54,9 +54,10 @@ def feature_schema(spec: FeatureSpec) -> dict[str, Any]:
     value = schemas[spec.dtype]
     missing: list[dict[str, Any]] = [{"type": "null"}]
     if spec.length is not None:
+        limits = [None if spec.kind in HISTORY_KINDS else spec.length, None if spec.kind == "vector" else most]
         value = {"type": "array", "items": value}
-        if spec.kind not in HISTORY_KINDS:
-            value["maxItems"] = spec.length
+        if limits := [each for each in limits if each is not None]:
+            value["maxItems"] = min(limits)
         if spec.kind == "vector":
             value["minItems"] = spec.length
             missing.append({"type": "array", "maxItems": 0})

@@ -97,8 +97,8 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
         f"; their different filters may hold {settings.max_conditions} conditions together"
     )
     if bundle is not None:
-        _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features)
-        _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features)
+        _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features, settings.max_list)
+        _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features, None)
         _name_columns(bodies, bundle)
     schema["components"]["schemas"] |= bodies
     examples = _examples(bundle)
@@ -139,11 +139,13 @@ def _examples(bundle: Bundle | None) -> dict[str, Any]:
     return examples
 
 
-def _name_features(bodies: dict[str, Any], models: Sequence[str], specs: Sequence[FeatureSpec]) -> None:
+def _name_features(
+    bodies: dict[str, Any], models: Sequence[str], specs: Sequence[FeatureSpec], most: int | None
+) -> None:
     """Spells out the features in the schemas of these models."""
     features = {
         "type": "object",
-        "properties": {spec.name: feature_schema(spec) for spec in specs},
+        "properties": {spec.name: feature_schema(spec, most) for spec in specs},
         "additionalProperties": False,
     }
     for name in models:

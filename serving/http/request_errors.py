@@ -1,5 +1,6 @@
 """Turns what pydantic finds wrong with a request into a `RequestError` that a caller understands."""
 
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from pydantic import BaseModel
@@ -46,6 +47,12 @@ def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> R
         return RequestError(f"{where}: {rule}", field=field)
     hint = "; ids are strings, even if they look like numbers" if rule == "must be a string" else ""
     return RequestError(f"{where}: {rule}, got {_shown(detail['input'])}{hint}", field=field)
+
+
+def at_most(values: Sequence[object], most: int, field: str) -> None:
+    """Raises RequestError, which names the field, if there are more than `most` values."""
+    if len(values) > most:
+        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
 
 
 def _lists_of(model: type[BaseModel] | None, field: str | None) -> str:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from serving.catalogue.catalogue import Wanted
 from serving.errors import RequestError
-from serving.http.request_errors import explained
-from serving.recall.query import EVERYTHING, Diversity, RecallQuery
+from serving.http.request_errors import at_most, explained
+from serving.recall.query import EVERYTHING, Diversity, RecallQuery, string_lists
 from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES
 from serving.search.conditions import Condition, size
 from serving.search.filter_masks import canonical
@@ -235,14 +235,11 @@ def described(request: EmbedQuery, settings: Settings, path: str) -> RecallQuery
     return RecallQuery(user_id=request.user_id, features=request.features, history=request.history, path=path)
 
 
-def at_most(values: Sequence[object], most: int, field: str) -> None:
-    """Raises RequestError, which names the field, if there are more than `most` values."""
-    if len(values) > most:
-        raise RequestError.at(field, f"must hold at most {most}, got {len(values)}")
-
-
 def _refuse_long(request: _Wanted | EmbedQuery, most: int, path: str) -> None:
     for name in request.limited:
         values = getattr(request, name)
         if values and len(values) > most:
             at_most(values, most, f"{path}{name}")
+    if isinstance(request, EmbedQuery) and request.features:
+        for name, values in string_lists(request.features):
+            at_most(values, most, f"{path}features.{name}")

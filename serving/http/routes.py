@@ -20,6 +20,7 @@ from serving.errors import RequestError, refuse_unknown_column
 from serving.http import change_requests as changes
 from serving.http.fast_routes import Json
 from serving.http.media_type import refuse_other_media_types
+from serving.http.request_errors import at_most
 from serving.http.requests import (
     LONGEST_ID,
     ONE_LINE,
@@ -27,7 +28,6 @@ from serving.http.requests import (
     RecallBatchRequest,
     RecallRequest,
     SimilarRequest,
-    at_most,
     described,
     limited,
     parse,
@@ -47,6 +47,10 @@ PathId = Annotated[
 ]
 # An exact scan of more numbers than this takes longer than a thread switch.
 INLINE_NUMBERS = 4_000_000
+# Looking up more ids than this takes longer than a thread switch.
+INLINE_IDS = 500
+# Look-ups hold the interpreter: more threads of them would leave the event loop no time.
+LONG = anyio.CapacityLimiter(2)
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
@@ -71,10 +75,11 @@ async def recall(request: Request) -> Response:
     if query.user_id is not None:
         request.scope.setdefault("state", {})["user_id"] = query.user_id
     recaller = _pick(service, query)
-    if _is_fast(recaller, query):
+    long = query.listed > INLINE_IDS
+    if not long and _is_fast(recaller, query):
         recalled = await service.batcher.answer(recaller, query)
     else:
-        recalled = await run_in_threadpool(recaller.recall, query)
+        recalled = await anyio.to_thread.run_sync(recaller.recall, query, limiter=LONG if long else None)
     return await _answered(recalled, query)
 
 

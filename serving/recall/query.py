@@ -59,6 +59,18 @@ class RecallQuery(NamedTuple):
     attributes: Sequence[str] = ()
     path: str = ""
 
+    @property
+    def listed(self) -> int:
+        """How many ids the lists of a recall hold."""
+        count = len(self.exclude) + len(self.history or ()) + len(self.wanted.allow or ())
+        return count + sum(len(values) for _, values in string_lists(self.features)) if self.features else count
+
+
+def string_lists(features: Mapping[str, Any]) -> list[tuple[str, list[Any]]]:
+    """The lists of strings among features; how many numbers a list holds, the model or another list says."""
+    lists = ((name, each) for name, each in features.items() if isinstance(each, list))
+    return [(name, each) for name, each in lists if isinstance(next(iter(each), None), str)]
+
 
 class Plan(NamedTuple):
     """How one query is answered: from a vector, from features to encode, or from neither.

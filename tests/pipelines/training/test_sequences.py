@@ -114,6 +114,7 @@ def test_with_every_option_of_a_block_a_request_gets_the_stored_vector(world: Pa
     [
         ({"past": ["i1", "i2"], "past_times": [5]}, r"past_times: one time for each item of past, 2 here; got 1"),
         ({"past_times": [5]}, r"past_times: one time for each item of past, 0 here; got 1"),
+        ({"past_times": ["x", 5]}, r"past_times: one time for each item of past, 0 here; got 2"),
         ({"past": ["i1"], "past_times": [-1]}, r"past_times\.0: must be a whole number"),
     ],
 )

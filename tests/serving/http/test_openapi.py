@@ -3,11 +3,12 @@
 import json
 from pathlib import Path
 
+from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
 from serving.http import openapi
 from serving.http.app import create_app
 from serving.settings import Settings
-from tests.support.worlds.serving import USERS, write_world
+from tests.support.worlds.serving import FEATURES, USERS, write_world
 from tools.openapi import COMMITTED, document
 
 
@@ -20,6 +21,18 @@ def test_the_document_is_the_committed_one() -> None:
     changed |= {name for name in schemas[0] | schemas[1] if schemas[0].get(name) != schemas[1].get(name)}
     assert not changed, "callers would notice; if that is meant: python tools/openapi.py, and say so in CHANGELOG.md"
     assert now == committed
+
+
+def test_lists_of_strings_among_features_have_the_limit_of_lists(tmp_path: Path) -> None:
+    features = (*FEATURES, FeatureSpec(name="look", kind="vector", dtype="float32", length=64))
+    write_world(tmp_path / "bundle", features=features)
+    for most, tags in ((50, 3), (2, 2)):
+        settings = Settings(bundle=tmp_path / "bundle", max_list=most)
+        shown = openapi.document(create_app(settings), Bundle.open(tmp_path / "bundle"), settings)
+        for model in ("RecallRequest", "EmbedQuery"):
+            its = shown["components"]["schemas"][model]["properties"]["features"]["anyOf"][0]["properties"]
+            limits = {name: its[name]["anyOf"][0]["maxItems"] for name in ("history", "tags", "look")}
+            assert limits == {"history": most, "tags": tags, "look": 64}
 
 
 def test_the_user_of_the_example_is_none_of_the_bundle(tmp_path: Path) -> None:

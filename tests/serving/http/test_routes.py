@@ -180,6 +180,18 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
         "POST", "/recall/batch", {"queries": [{}, {"filter": YEAR | {"column": "x"}}]}, 422, "queries.1.filter.column",
         "no such column 'x'",
     ),
+    "long history among features": (
+        "POST", "/recall", {"features": {"history": ["i1"] * 21}}, 422, "features.history",
+        "must hold at most 20, got 21",
+    ),
+    "long list among features of a batch": (
+        "POST", "/recall/batch", {"queries": [{}, {"features": {"tags": ["a"] * 21}}]}, 422, "queries.1.features.tags",
+        "must hold at most 20, got 21",
+    ),
+    "long history to embed": (
+        "POST", "/embed", {"queries": [{"features": {"history": ["i1"] * 21}}]}, 422, "queries.0.features.history",
+        "must hold at most 20, got 21",
+    ),
     "feature to embed": (
         "POST", "/embed", {"queries": [{}, {"features": {"agee": 1}}]}, 422, "queries.1.features.agee",
         "no such feature",
@@ -307,6 +319,28 @@ def test_what_cannot_be_written_is_not_acknowledged(client: TestClient, monkeypa
     response = client.put("/items/x", json={"features": {"group": "g1"}})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "not_written")
     assert "secret" not in response.text
+
+
+def test_long_lists_are_not_looked_up_on_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small the catalogue is: a micro-batch of such queries would stop all other requests for a second."""
+    batcher, inline = client.app.state.service.batcher, list[RecallQuery]()  # type: ignore[attr-defined]
+    answer = batcher.answer
+
+    async def noted(recaller: Recaller, query: RecallQuery) -> Any:
+        inline.append(query)
+        return await answer(recaller, query)
+
+    monkeypatch.setattr(batcher, "answer", noted)
+    for most, here in ((4, 1), (3, 0)):
+        monkeypatch.setattr(routes, "INLINE_IDS", most)
+        for body in (
+            {"exclude": ["i1"] * 4},
+            {"history": ["i1", "i2"], "exclude": ["i3", "i4"], "user_id": "u5"},
+            {"features": {"history": ["i1", "i2"], "tags": ["a"], "age": 3}, "history": ["i3"]},
+        ):
+            assert client.post("/recall", json=body).status_code == 200
+            assert len(inline) == here, body
+            inline.clear()
 
 
 def test_what_live_items_or_segments_make_slow_is_not_answered_on_the_event_loop(
