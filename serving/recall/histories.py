@@ -112,6 +112,10 @@ class Histories:
         """The items that the tower knows; those added after training mean nothing to it."""
         return [item_id for item_id in item_ids or () if self._knows(item_id)]
 
+    def knows(self, item_ids: Sequence[str] | None) -> bool:
+        """Whether the tower knows one of the items."""
+        return any(map(self._knows, item_ids or ()))
+
     def _knows(self, item_id: str) -> bool:
         row = self.bundle.item_rows.find(item_id)
         # A fold has added rows of items that training did not count.

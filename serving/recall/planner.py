@@ -13,6 +13,7 @@ Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events.
    rules above is zero, which means that training learnt nothing about the input.
 
 Features are informative unless they hold only missing values, an unknown user id, or a history without a known item.
+The tower knows the items that it was trained on, also those deleted since; the mean is of those that may be recalled.
 With features or a history, the tower also gets the user id and, for a known user, the stored profile and, for each
 history that is not in the request, the stored one plus later events (`serving.recall.histories`). What is in
 `features` takes precedence over all of these.
@@ -104,7 +105,8 @@ class Planner:
         live = self.live(user_id, user_row)
         history, similar = items.rows_of(query.history or ()), items.rows_of(query.similar_to or ())
         recent = items.rows_of([each.item_id for each in live])
-        played = items.rows_of(self.histories.sent(features))
+        sent = self.histories.sent(features)
+        played = items.rows_of(sent)
         item = items.rows_of([features[self._item]] if self._item in features else ())
         excluded = self._excluded(query, user_row, [*history, *similar, *recent, *played, *item], items)
 
@@ -112,11 +114,11 @@ class Planner:
             # All were found, no item has changed and none came after training: known without a second lookup.
             found = len(history) == len(query.history or ())
             known = found and not items.view.rows and not self.histories.folded
-            sent = list(query.history or ()) if known else self.histories.trained(query.history)
-            named = self.histories.known(features, sent)
+            beside = list(query.history or ()) if known else self.histories.trained(query.history)
+            named = self.histories.known(features, beside)
             complete = self._tower_features(query, features, named, user_row, live)
             stored = 0 if user_row is None else len(self.bundle.seen(user_row))
-            length = self.histories.length(named, sent) or stored + len(live)
+            length = self.histories.length(named, beside) or stored + len(live)
             return Plan(query, source, excluded, features=complete, history=length)
 
         if query.vector is not None:
@@ -125,18 +127,22 @@ class Planner:
             if similar:
                 return Plan(query, "similar", excluded, _mean_vector(items, similar))
             return Plan(query, "popular", excluded)
-        if played or self._informative(features):
+        # The tower also reads items that have no row because they were deleted.
+        knows, takes_all = self.histories.knows, self.histories.of_all_types
+        if knows(sent) or self._informative(features):
             return tower("features")
-        recent = [] if query.history else recent
-        if history and self.histories.of_all_types:
+        if takes_all and knows(query.history):
             return tower("history")
-        reads = bool(recent) and (self.histories.of_all_types or bool(items.rows_of(self.histories.read(live))))
+        reads = not query.history and knows(self.histories.read(live))
         if encoded and user_row is not None:
-            reads = reads or len(items.current(self.bundle.seen(user_row).astype(np.int64))) > 0
+            reads = reads or len(self.bundle.seen(user_row)) > 0
         if self.encodes and self.histories.specs and reads:
             return tower("history")
-        if history or (recent and user_row is None):
-            return Plan(query, "similar", excluded, _mean_vector(items, history or recent))
+        near = [] if takes_all else history
+        if user_row is None and not query.history and not (self.encodes and takes_all):
+            near = recent
+        if near:
+            return Plan(query, "similar", excluded, _mean_vector(items, near))
         if user_row is not None:
             length = len(self.bundle.seen(user_row)) + len(live)
             return Plan(query, "user", excluded, self.bundle.query_vectors[user_row], history=length)

@@ -1,15 +1,20 @@
 """The live events of a user make the history that a training on the same events would have made."""
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.bundle.reader import Bundle
+from serving.catalogue.overlay import Change
 from serving.catalogue.user_events import Taken, UserEvents
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
-from tests.support.worlds.serving import ArithmeticEncoder, seen_rows, write_world
+from tests.support.worlds.serving import ITEMS, ArithmeticEncoder, seen_rows, write_world
 
 LINEAGES = {how: {"config": {"data": {"duplicates": how}}} for how in ("first", "last", "keep")} | {"unknown": {}}
 taken = st.lists(st.sampled_from(["i1", "i2", "i4", "i9"]), min_size=1, max_size=4)
@@ -52,3 +57,56 @@ def test_a_known_user_adds_each_live_item_once(recallers: dict[str, Recaller]) -
     )
     plan = recaller.planner.plan(RecallQuery(user_id="u5", k=1), recaller.catalogue.snapshot())
     assert plan.history == len(stored) + 1
+
+
+@pytest.fixture
+def changed(tmp_path: Path) -> Recaller:
+    """Item i3 was deleted, and i-new added."""
+    write_world(tmp_path / "world")
+    bundle = Bundle.open(tmp_path / "world")
+    recaller = Recaller(bundle, ExactIndex(bundle.recall_vectors), ArithmeticEncoder(), UserEvents())
+    recaller.catalogue.live.apply([Change("i3", None), Change("i-new", np.eye(8, dtype=np.float32)[4])])
+    return recaller
+
+
+def events(recaller: Recaller, item: str) -> None:
+    taken = Taken(100, 1, item, "event")
+    recaller.planner.users.apply([("newcomer", taken), ("u5", taken)], anew=True)
+
+
+DELETED: list[tuple[dict[str, Any], str, list[str]]] = [
+    ({"history": ["i3"]}, "history", ["i3"]),
+    ({"history": ["i3", "i2"]}, "history", ["i3", "i2"]),
+    ({"features": {"history": ["i3"]}}, "features", ["i3"]),
+    ({"user_id": "newcomer"}, "history", ["i3"]),
+    ({"user_id": "u5"}, "history", [f"i{row}" for row in seen_rows(5)] + ["i3"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "source", "read"), DELETED)
+def test_a_deleted_item_still_says_what_its_takers_like(
+    changed: Recaller, asked: dict[str, Any], source: str, read: list[str]
+) -> None:
+    events(changed, "i3")
+    query = RecallQuery(k=ITEMS, exclude_seen=False, **asked)
+    plan, recalled = changed.planner.plan(query, changed.catalogue.snapshot()), changed.recall(query)
+    assert (recalled.source, plan.features["history"], plan.history) == (source, read, len(read))
+    assert len(recalled.ids) == ITEMS and "i3" not in recalled.ids
+    if "i2" not in read and "u5" not in asked.values():
+        assert recalled.ids[0] == "i7", "the best of the group that is left"
+
+
+@pytest.mark.parametrize(
+    ("asked", "source"),
+    [
+        ({"history": ["i-new"]}, "popular"),
+        ({"features": {"history": ["i-new"]}}, "popular"),
+        ({"user_id": "newcomer"}, "popular"),
+        ({"user_id": "u5"}, "user"),
+        ({"user_id": "u5", "history": ["i-new"]}, "user"),
+    ],
+)
+def test_an_item_that_the_tower_never_saw_says_nothing(changed: Recaller, asked: dict[str, Any], source: str) -> None:
+    events(changed, "i-new")
+    recalled = changed.recall(RecallQuery(k=ITEMS, **asked))
+    assert recalled.source == source and "i-new" not in recalled.ids
