@@ -52,7 +52,8 @@ class Client:
 
     Args:
         url: the service's address, for example "http://127.0.0.1:8000".
-        deadline_s: seconds for one call, over all its tries and the pauses between them.
+        deadline_s: seconds for one call, over all its tries and the pauses between them; each wait for the other side
+            gets what was left as its part (connecting, sending, head, body) began, so slow pieces can exceed it.
         tries: the most times that one call is sent.
         api_key: for a service that requires one.
 
@@ -150,7 +151,10 @@ class Client:
 
 
 class AsyncClient:
-    """A client for asyncio; the same calls as `Client`, awaited. Use it in an `async with`."""
+    """A client for asyncio; the same calls as `Client`, awaited. Use it in an `async with`.
+
+    `deadline_s` ends a call whatever the other side sends.
+    """
 
     def __init__(
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
@@ -221,14 +225,17 @@ class AsyncClient:
 
     async def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
         try:
-            async with self._http.stream(**trial.request()) as response:
-                content = bytearray()
-                async for piece in response.aiter_bytes():
-                    content += piece
-                    trial.check_time()
+            # One timer for all: those of the waits would start anew with each piece of a head.
+            async with (
+                asyncio.timeout(trial.left_s()),
+                self._http.stream(**trial.request() | {"extensions": {"timeout": {}}}) as response,
+            ):
+                content = await response.aread()
                 headers = response.headers
                 return Answer(
-                    response.status_code, headers.get("retry-after"), bytes(content), headers.get("x-request-id", "")
+                    response.status_code, headers.get("retry-after"), content, headers.get("x-request-id", "")
                 )
+        except TimeoutError:
+            return httpx.ReadTimeout("the answer was still coming")
         except httpx.RequestError as error:
             return error

@@ -148,7 +148,7 @@ class Trial(Generic[T]):
 
     def _no_answer(self, error: httpx.RequestError) -> ServiceError:
         where = f"{self._call.method} {self._service.address}"
-        if isinstance(error, httpx.TimeoutException):
+        if isinstance(error, httpx.TimeoutException) or self.left_s() <= 0:
             return ServiceError(None, "deadline", f"{where}: no answer within {self._service.deadline_s:g} s")
         tried = f" (try {self._sent} of {self._tries})"
         return ServiceError(None, "no_connection", f"{where}: {error or type(error).__name__}{tried}")

@@ -306,6 +306,53 @@ def test_the_deadline_is_one_for_all_of_a_call(slow: Any, told: Told, ask: Calla
     assert (caught.value.status, caught.value.code, len(told.asked)) == (None, "deadline", 1)
 
 
+def head_in_pieces(handler: BaseHTTPRequestHandler, most: int, sent: list[bytes]) -> None:
+    """A head without an end, each piece within what is left at the start, as long as somebody reads it."""
+    for _ in range(most):
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\nx: " if not sent else b"y")
+        handler.wfile.flush()
+        sent.append(b"y")
+        time.sleep(0.1 * DEADLINE_S)
+
+
+def test_a_head_in_slow_pieces_is_a_matter_of_the_deadline(told: Told, ask: Callable[..., Any]) -> None:
+    told.replies = [lambda handler: head_in_pieces(handler, 15, [])]
+    with pytest.raises(ServiceError, match=r"no answer within 0\.5 s") as caught:
+        ask(told.url, lambda c: c.recall("u1"), deadline_s=DEADLINE_S)
+    assert (caught.value.code, len(told.asked)) == ("deadline", 1)
+
+
+def test_the_deadline_ends_an_answer_that_still_comes_for_asyncio(told: Told) -> None:
+    sent: list[bytes] = []
+    told.replies = [lambda handler: head_in_pieces(handler, 100, sent), reply(200, RECALLED)]
+
+    async def calls() -> None:
+        async with AsyncClient(told.url, deadline_s=DEADLINE_S) as client:
+            with pytest.raises(ServiceError, match=r"no answer within 0\.5 s") as caught:
+                await client.recall("u1")
+            assert caught.value.code == "deadline" and len(sent) < 100
+            assert await client.recall("u1") == ANSWER, "on another connection"
+
+    asyncio.run(calls())
+
+
+def test_a_cancelled_call_is_cancelled(told: Told) -> None:
+    told.replies = [late]
+
+    async def cancelled() -> None:
+        async with AsyncClient(told.url, deadline_s=60) as client:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.2):
+                    await client.recall("u1")
+            call = asyncio.create_task(client.recall("u1"))
+            await asyncio.sleep(0.1)
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+    asyncio.run(cancelled())
+
+
 def test_each_wait_gets_what_is_left_at_its_moment(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[tuple[str, float]] = []
     clock = iter(range(100, 200))  # each look at it is a second later
