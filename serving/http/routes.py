@@ -47,8 +47,8 @@ PathId = Annotated[
 ]
 # An exact scan of more numbers than this takes longer than a thread switch.
 INLINE_NUMBERS = 4_000_000
-# Looking up more ids than this takes longer than a thread switch.
-INLINE_IDS = 500
+# Looking up more ids than this holds the event loop for a millisecond.
+INLINE_IDS = 1_000
 # Look-ups hold the interpreter: more threads of them would leave the event loop no time.
 LONG = anyio.CapacityLimiter(2)
 

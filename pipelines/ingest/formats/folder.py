@@ -182,7 +182,7 @@ def tell_unread(folder: Path, files: list[Path], kind: str, events: Sequence[Pat
     if alike and kind != "recbole":
         raise DataError(
             f"{folder}: {_shown(folder, events)} would be read by name, and {_shown(folder, alike)} not; rename files "
-            "so that none is named events, train, valid or test and all are read as one, or name one file, not the folder"
+            "so that none is named events, train, valid or test and all are read as one; or name a file, not the folder"
         )
     if left:
         say(f"{folder}: not read: {_shown(folder, left)}")
