@@ -208,4 +208,6 @@ def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut
     both = {"item": np.asarray(bundle.item_vectors), "query": bundle.query_vectors}
     vectors = {side: each[np.any(each != 0, axis=1)] for side, each in both.items()}
     of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, vectors, data.items)
-    return [*leak_checks(data, held, served.bundle.manifest.prior), *of_model, partial(score_findings, served, held, k)]
+    unknown = int(np.count_nonzero(served.query_rows[held.users] < 0))
+    leaks = leak_checks(data, held, bundle.manifest.prior, unknown)
+    return [*leaks, *of_model, partial(score_findings, served, held, k)]

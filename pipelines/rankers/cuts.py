@@ -91,7 +91,7 @@ def _cut(served: Served, width: int) -> tuple[Served, Floats]:
         unit = deviation(small.query_vectors, items) / deviation(whole.query_vectors, vectors)
         small.manifest = whole.manifest.model_copy(update={"prior": _scaled(prior, unit)})
     items = rounded(items, whole.manifest.vectors)
-    if small.manifest.prior is not None and whole.item_prior is not None:
+    if small.manifest.prior is not None and whole.item_prior is not None and whole.adds_prior:
         items = recall_vectors(items, whole.item_prior, small.manifest.prior)
     return replace(served, bundle=small), items
 

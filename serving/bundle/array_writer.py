@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from serving.bundle import arrays as files
 from serving.bundle.ids import Ids
 from serving.bundle.manifest import PriorInfo
-from serving.bundle.prior import COLUMNS, recall_vectors
+from serving.bundle.prior import COLUMNS, recall_vectors, weighs
 from serving.errors import BundleError
 from serving.search.vector_codes import DTYPES, MOST_HALF, VectorType, encode
 
@@ -71,6 +71,8 @@ def write_prior(
 ) -> None:
     """Writes log shares [N, 2] and, for float32, the vectors that recall searches, [N, D + 2]; others decode to them.
 
+    A prior whose weights are zero leaves recall the vectors as they are.
+
     Raises:
         BundleError: the shares are not [N, 2].
     """
@@ -78,7 +80,7 @@ def write_prior(
     if shares.shape != (len(vectors), COLUMNS):
         raise BundleError(f"{files.ITEM_PRIOR}: must be [{len(vectors)}, {COLUMNS}], got {list(shares.shape)}")
     np.save(directory / files.ITEM_PRIOR, shares, allow_pickle=False)
-    if kind != "float32":
+    if kind != "float32" or not weighs(prior):
         advance(len(vectors))
         return
     shape = len(vectors), vectors.shape[1] + COLUMNS

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from serving.background import Rest, no_pause
 from serving.bundle.manifest import MANIFEST, FileInfo, Manifest
+from serving.bundle.prior import weighs
 from serving.errors import BundleError
 from serving.search.vector_codes import DTYPES, Vectors, decoded
 
@@ -79,7 +80,8 @@ def verify_files(bundle: Path, manifest: Manifest, *, content: bool, rest: Rest 
     """
     required = [*FIXED, *([ITEM_SCALES] if manifest.vectors == "int8" else [])]
     if manifest.prior is not None:
-        required += [ITEM_PRIOR, *([RECALL_VECTORS] if manifest.vectors == "float32" else [])]
+        joined = manifest.vectors == "float32" and weighs(manifest.prior)
+        required += [ITEM_PRIOR, *([RECALL_VECTORS] if joined else [])]
     required += [POPULAR_SEGMENTS] if manifest.segmented_by is not None else []
     required += [SEEN_TYPES] if manifest.event_types else []
     for name in required:

@@ -2,7 +2,9 @@
 
 Recall searches ``[v_i, log q_now(i), log q_train(i)]`` with ``[u, w(h), -past]``, where
 ``w(h) = max(0, now + length log(1 + h))``. So the score of a query and an item stays one dot product. A query by
-similarity alone (``vector`` or ``/similar``) gets weights of zero. `towers.model.prior` fits the weights.
+similarity alone (``vector`` or ``/similar``) gets weights of zero. `towers.model.prior` fits the weights. A prior
+whose weights are zero changes no score: its counts only rank the popular items. Such a bundle of float32 has no extra
+columns, and coded vectors, which are joined where they are read, get columns of zeros.
 """
 
 import math
@@ -17,6 +19,11 @@ from serving.search.index import Floats
 COLUMNS = 2
 NO_PRIOR = -1  # instead of the length of a history: the query is by similarity alone
 SMOOTHING = 0.1  # as `towers.model.prior.SMOOTHING`
+
+
+def weighs(prior: PriorInfo) -> bool:
+    """Whether it changes a score of any query."""
+    return prior.past > 0 or prior.now > 0 or prior.length > 0
 
 
 def log_share(counts: NDArray[np.floating[Any]] | float, mean: float) -> NDArray[np.float64]:
@@ -53,8 +60,11 @@ def item_columns(prior: PriorInfo, shares: Floats) -> Floats:
     """The extra columns of item vectors: their log shares [R, 2] times the usual weight.
 
     A quantised index spends its bits where the numbers are large. So the columns hold what they usually add to a score,
-    as the others do, and a query holds about 1.
+    as the others do, and a query holds about 1. Without a weight they are zero: log shares are greater than the numbers
+    of a cosine, and an index would spend its bits, and cut its leaves, on what no query asks for.
     """
+    if not weighs(prior):
+        return np.zeros(shares.shape, np.float32)
     columns: Floats = (shares * scale(prior)).astype(np.float32)
     return columns
 

@@ -36,7 +36,8 @@ class Bundle:
         item_rows: item id -> row.
         item_vectors: [N, D], memory-mapped; float16 and int8 decode to float32 where they are read.
         item_prior: [N, 2], memory-mapped, log shares of the items now and in training; None without a prior.
-        recall_vectors: [N, D + 2], like `item_vectors`, what recall searches; without a prior `item_vectors` itself.
+        recall_vectors: [N, D + 2], like `item_vectors`, what recall searches; `item_vectors` itself without a prior, or
+            if its weights are zero.
         popularity: [N], training events of each item.
         popular_counts: [N], the counts that rank popular items; `popularity` if the bundle has no separate ones.
         query_names: row -> user id, [Q], like `item_names`.
@@ -62,7 +63,7 @@ class Bundle:
             if isinstance(self.item_vectors, CodedVectors):
                 join = partial(prior.recall_vectors, prior=manifest.prior)
                 self.recall_vectors = self.item_vectors.joined(self.item_prior, join, prior.COLUMNS)
-            else:
+            elif files.RECALL_VECTORS in manifest.files:  # older bundles have it even if the weights are zero
                 self.recall_vectors = files.open_array(path, files.RECALL_VECTORS, np.float32, wide)
         self.popularity = files.open_array(path, files.POPULARITY, np.int64, (items,))
         self.popular_counts: NDArray[np.int64] | Floats = self.popularity
@@ -104,7 +105,7 @@ class Bundle:
             vectors[files.QUERY_VECTORS] = bundle.query_vectors
             if bundle.item_prior is not None:
                 vectors[files.ITEM_PRIOR] = bundle.item_prior
-                if isinstance(bundle.recall_vectors, np.ndarray):
+                if bundle.adds_prior and isinstance(bundle.recall_vectors, np.ndarray):
                     vectors[files.RECALL_VECTORS] = bundle.recall_vectors
             for name, array in vectors.items():
                 files.refuse_not_finite(path / name, array)
@@ -146,6 +147,11 @@ class Bundle:
         return pl.read_parquet(self._attributes.tobytes())
 
     @property
+    def adds_prior(self) -> bool:
+        """Whether `recall_vectors`, and so the queries for them, have the prior's columns."""
+        return self.recall_vectors is not self.item_vectors
+
+    @property
     def index_path(self) -> Path | None:
         """The directory of the index, or None if search is exact."""
         info = self.manifest.index
@@ -168,9 +174,9 @@ class Bundle:
             histories: [B] lengths of the histories, `serving.bundle.prior.NO_PRIOR` for a query without a prior.
 
         Returns:
-            [B, D + 2], or `vectors` itself without a prior.
+            [B, D + 2], or `vectors` itself if `recall_vectors` has no columns of a prior.
         """
-        if self.manifest.prior is None:
+        if self.manifest.prior is None or not self.adds_prior:
             return vectors
         return np.hstack([vectors, prior.query_columns(self.manifest.prior, histories)])
 

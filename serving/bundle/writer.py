@@ -188,7 +188,7 @@ def replace_prior(
         BundleError: the prior does not fit the bundle.
     """
     old = bundle.manifest
-    changed = [files.ITEM_PRIOR, files.POPULAR_COUNTS, *([files.RECALL_VECTORS] if old.vectors == "float32" else [])]
+    changed = [files.ITEM_PRIOR, files.POPULAR_COUNTS, files.RECALL_VECTORS]
     kept = {
         name: file for name, file in old.files.items() if name not in changed and not name.startswith(f"{files.INDEX}/")
     }
@@ -218,7 +218,8 @@ def replace_prior(
                 advance(file.bytes / 1e6)
         _write_popular_counts(directory, popular_counts)
         write_prior(directory, np.asarray(bundle.item_vectors), old.vectors, prior, item_prior)
-        return _read_back(directory, [directory / name for name in changed], manifest, progress)
+        written = [path for name in changed if (path := directory / name).exists()]
+        return _read_back(directory, written, manifest, progress)
 
 
 def _read_back(

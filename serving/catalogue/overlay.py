@@ -160,7 +160,7 @@ class Overlay:
         since the bundle was made, if that is higher; each of these counts as the mean event of the window.
         """
         bundle, prior = self._bundle, self._bundle.manifest.prior
-        if prior is None or bundle.item_prior is None:
+        if prior is None or bundle.item_prior is None or not bundle.adds_prior:
             return vectors
         shares = np.tile(np.array(prior.new_item, np.float32), (len(item_ids), 1))
         for place, item_id in enumerate(item_ids):

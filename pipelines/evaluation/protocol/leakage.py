@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from pipelines.console import amount
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import EARLIER, HeldOut, user_blocks
@@ -18,6 +19,7 @@ from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, has_windows, last_t
 from pipelines.evaluation.findings import LATER_PRIOR, NAMES_TARGET, Check, Finding
 from pipelines.evaluation.protocol.asked import SPLIT
 from serving.bundle.manifest import PriorInfo
+from serving.bundle.prior import weighs
 from towers.data.blocks import blocks
 from towers.data.events import Events
 
@@ -28,18 +30,19 @@ TIMES_CHANCE = 2.0  # and this many times as often as another user's, or target'
 SEED = 0
 
 
-def leak_checks(data: Dataset, held: HeldOut, prior: PriorInfo | None = None) -> list[Check]:
+def leak_checks(data: Dataset, held: HeldOut, prior: PriorInfo | None = None, unknown: int = 0) -> list[Check]:
     """Returns the checks for what leaks.
 
     Args:
         data: the data set.
         held: the test users.
         prior: of the bundle.
+        unknown: how many of the test users have no vector, and are answered with the popular items.
     """
     events = {name: data.events(name) for name in SPLITS}
     return [
         partial(_events_in_two_splits, data, events),
-        partial(_later_prior, data, events, prior),
+        partial(_later_prior, data, events, prior, unknown),
         *(partial(_twins, data, list(events.values()), side) for side in ("user", "item")),
         partial(_telling_columns, data, held),
     ]
@@ -58,16 +61,23 @@ def _events_in_two_splits(data: Dataset, events: dict[str, Events]) -> Iterator[
         yield Finding("test events in training", text, again, 0)
 
 
-def _later_prior(data: Dataset, events: dict[str, Events], prior: PriorInfo | None) -> Iterator[Finding]:
-    """A prior that was renewed, or folded, after the last event that the model may know."""
+def _later_prior(data: Dataset, events: dict[str, Events], prior: PriorInfo | None, unknown: int) -> Iterator[Finding]:
+    """A prior that was renewed, or folded, after the last event that the model may know.
+
+    Without a weight it only ranks the popular items, so of the test it changes the answers of unknown users alone.
+    """
     if prior is None or prior.until is None or not has_windows(data) or data.manifest.time_unit not in TICKS_PER_S:
+        return
+    if not weighs(prior) and not unknown:
         return
     known = last_time([events[name] for name in EARLIER[SPLIT]])
     if known is None:
         return
     days = (prior.until - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
     if days > 0:
-        text = f"the prior counts events of {days:.1f} days after the last one before the test: some may be the test's"
+        lists = f"the list of popular items, the answer to {amount(unknown, 'test users')} of whom nothing is known,"
+        what = "the prior" if weighs(prior) else lists
+        text = f"{what} counts events of {days:.1f} days after the last one before the test: some may be the test's"
         yield Finding(LATER_PRIOR, text, days, 0)
 
 

@@ -32,6 +32,7 @@ from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.scann import ScannIndex
 from serving.search.vector_codes import VectorType
+from tests.serving.bundle.test_reader_and_writer import save_array
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig, PriorConfig
 from towers.errors import ConfigError
@@ -414,6 +415,44 @@ def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Pat
     assert new.item_prior[new.item_rows["i77"], 0] == pytest.approx(share, rel=1e-5), "all of the window is one item's"
     assert old.item_prior is not None
     np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
+
+
+@pytest.fixture(scope="module")
+def weightless(world: Path) -> Path:
+    """The run of the world, as if validation had fitted weights of 0."""
+    shutil.copytree(world / "run", world / "weightless")
+    summary = json.loads((world / "run" / "summary.json").read_text())
+    summary["stages"][-1]["prior"] |= {"now": 0.0, "past": 0.0, "length": 0.0}
+    (world / "weightless" / "summary.json").write_text(json.dumps(summary))
+    return world / "weightless"
+
+
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_a_prior_without_weights_answers_unknown_users_alone(
+    kind: VectorType, world: Path, weightless: Path, tmp_path: Path
+) -> None:
+    export.run(weightless, tmp_path / "bundle", vectors=kind)
+    info = build_index.run(tmp_path / "bundle", kind="scann", target_recall=0.9, target_k=10)
+    renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "renewed")
+    old, new = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "renewed")
+    assert new.manifest.index is not None and new.manifest.index.kind == info.kind == "scann"
+    assert "recall_vectors.npy" not in {*old.manifest.files, *new.manifest.files}
+    before, after = (
+        Recaller(each, open_index(each)).recall(RecallQuery(user_id=f"u{NEW_USERS + 1}", k=ITEMS))
+        for each in (old, new)
+    )
+    assert before.source == "user" and before.ids == after.ids and before.scores.tolist() == after.scores.tolist()
+    assert new.popular_rows.tolist() != old.popular_rows.tolist()
+    # The renewed one counts the test, too, but every user of the test has a vector until one loses it.
+    data = Dataset.open(world / "dataset")
+    tested = data.users["user_id"][int(heldout(data, "test").users[0])]
+    for answered, said in ((0, []), (1, ["the list of popular items, the answer to 1 test user of whom nothing is"])):
+        content = report.run(tmp_path / "renewed", world / "dataset", tmp_path / f"report-{answered}", maps=[])
+        texts = [each["text"] for each in content["findings"] if each["name"] == "prior of the test's time"]
+        assert [text.startswith(start) for text, start in zip(texts, said, strict=True)] == [True] * answered
+        vectors = np.array(new.query_vectors)
+        vectors[new.query_rows[tested]] = 0
+        save_array(tmp_path / "renewed", "query_vectors.npy", vectors)
 
 
 def test_events_that_end_before_those_of_the_prior_are_refused(world: Path, tmp_path: Path) -> None:

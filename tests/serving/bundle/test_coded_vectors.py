@@ -21,6 +21,7 @@ from tests.support.worlds.serving import DIMENSION, ITEMS, USERS, ArithmeticEnco
 VECTORS = np.random.default_rng(8).normal(size=(ITEMS, DIMENSION)).astype(np.float32)
 USER_VECTORS = np.random.default_rng(9).normal(size=(USERS, DIMENSION)).astype(np.float32)
 PRIOR = PriorInfo(now=0.4, past=0.2, mean_count=2.0, new_item=(-1.5, -2.25))
+WEIGHTLESS = PRIOR.model_copy(update={"now": 0.0, "past": 0.0})
 SHARES = np.random.default_rng(7).normal(size=(ITEMS, 2)).astype(np.float32)
 BYTES = {"float32": 4 * DIMENSION, "float16": 2 * DIMENSION, "int8": DIMENSION + 4}
 KINDS = pytest.mark.parametrize("kind", ["float16", "int8"])
@@ -83,6 +84,59 @@ def test_a_prior_is_added_to_the_decoded_vectors(kind: VectorType, tmp_path: Pat
     renewed = Bundle.open(tmp_path / "renewed")
     np.testing.assert_array_equal(renewed.item_vectors, vectors)
     np.testing.assert_allclose(np.asarray(renewed.recall_vectors)[:, -2:], SHARES[::-1] * [0.4, 0.2], rtol=1e-6)
+
+
+def answers(bundle: Bundle) -> list[tuple[str, list[str], list[float]]]:
+    """By features, of a user and of one of whom nothing is known, after an item was changed and one added."""
+    recaller = Recaller(bundle, ExactIndex(bundle.recall_vectors), ArithmeticEncoder())
+    recaller.catalogue.live.apply([Change("i3", VECTORS[5]), Change("new", VECTORS[6])])
+    asked = RecallQuery(features={"country": "g2"}, k=ITEMS), RecallQuery(user_id="u3", k=ITEMS), RecallQuery(k=ITEMS)
+    found = [recaller.recall(query) for query in asked]
+    return [(each.source, each.ids, each.scores.tolist()) for each in found]
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
+def test_a_prior_without_weights_ranks_only_the_popular_items(kind: VectorType, tmp_path: Path) -> None:
+    changes = {"item_vectors": VECTORS, "query_vectors": USER_VECTORS, "vectors": kind}
+    counts = {"popular_counts": np.arange(ITEMS)}
+    write_world(tmp_path / "bundle", **changes, **counts, prior=WEIGHTLESS, item_prior=SHARES)
+    write_world(tmp_path / "without", **changes, **counts)
+    bundle, without = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "without")
+    assert "recall_vectors.npy" not in bundle.manifest.files
+    assert answers(bundle) == answers(without)
+    # An index would spend its bits on log shares that no query asks for.
+    assert bundle.adds_prior == (kind != "float32")
+    assert not np.asarray(bundle.recall_vectors)[:, DIMENSION:].any()
+    replace_prior(bundle, tmp_path / "renewed", WEIGHTLESS, SHARES[::-1].copy(), np.arange(ITEMS)[::-1])
+    renewed = Bundle.open(tmp_path / "renewed")
+    assert "recall_vectors.npy" not in renewed.manifest.files
+    assert answers(renewed)[:2] == answers(without)[:2]
+    assert renewed.popular_rows.tolist() == list(range(ITEMS))
+    np.testing.assert_array_equal(np.asarray(renewed.item_prior), SHARES[::-1])
+
+
+def test_a_bundle_that_joined_the_vectors_for_a_prior_without_weights_is_read_and_renewed(tmp_path: Path) -> None:
+    """As earlier releases wrote it: its index is of the joined vectors."""
+    earlier = write(tmp_path / "bundle", "float32", prior=True).path
+    edit_manifest(earlier, lambda manifest: manifest["prior"].update(now=0.0, past=0.0))
+    bundle, without = Bundle.open(earlier), write(tmp_path / "without", "float32")
+    assert bundle.recall_vectors.shape == (ITEMS, DIMENSION + 2)
+    assert answers(bundle)[:2] == answers(without)[:2]
+    replace_prior(bundle, tmp_path / "renewed", WEIGHTLESS, SHARES, np.ones(ITEMS))
+    renewed = Bundle.open(tmp_path / "renewed")
+    assert "recall_vectors.npy" not in renewed.manifest.files and not (renewed.path / "recall_vectors.npy").exists()
+    assert answers(renewed)[:2] == answers(without)[:2]
+
+
+def test_joined_vectors_that_the_manifest_does_not_name_are_refused(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", prior=WEIGHTLESS, item_prior=SHARES)
+    np.save(tmp_path / "bundle" / "recall_vectors.npy", np.zeros((ITEMS, DIMENSION + 2), np.float32))
+    with pytest.raises(BundleError, match=r"recall_vectors\.npy: not in the manifest"):
+        Bundle.open(tmp_path / "bundle")
+    joined = write(tmp_path / "joined", "float32", prior=True).path
+    edit_manifest(joined, lambda manifest: manifest["files"].pop("recall_vectors.npy"))
+    with pytest.raises(BundleError, match=r"files: must name recall_vectors\.npy"):
+        Bundle.open(joined)
 
 
 def test_what_float16_does_not_hold_is_refused(tmp_path: Path) -> None:

@@ -107,6 +107,25 @@ def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, Catalo
     np.testing.assert_array_equal(twice, folded.item_prior, "no event counts twice")
 
 
+def test_a_fold_of_a_prior_without_weights_moves_only_the_popular_items(tmp_path: Path) -> None:
+    weightless = PRIOR.model_copy(update={"now": 0.0, "past": 0.0})
+    write_world(tmp_path / "b", write_towers=save_towers, prior=weightless, item_prior=SHARES, popular_counts=COUNTS)
+    bundle = Bundle.open(tmp_path / "b")
+    changes = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
+    recaller = Recaller(bundle, open_index(bundle), Encoder.of_queries(bundle), changes.users)
+    changes.attach(recaller.catalogue)
+    changes.put(recaller.catalogue, [("new", {"group": "g1", "place": 0.5}, {})])
+    changes.add_events([UserEvent(f"e{n}", f"s{n}", "new", n) for n in range(20)])
+    assert scores(recaller, 1)["new"] == 1.5 and scores(recaller, 1)["i5"] == item_vectors()[5][[1, 7]].sum()
+    fold.run(tmp_path / "b", tmp_path / "state", tmp_path / "folded")
+    folded = Bundle.open(tmp_path / "folded")
+    assert "recall_vectors.npy" not in folded.manifest.files
+    assert folded.popular_counts[folded.item_rows["new"]] == 20 * WEIGHT
+    found = Recaller(folded, open_index(folded), Encoder.of_queries(folded), changes.users)
+    assert scores(found, 1) == scores(recaller, 1)
+    assert found.recall(RecallQuery(k=1)).ids == ["new"]
+
+
 def test_a_fold_leaves_out_what_the_prior_has_counted(live: tuple[Recaller, CatalogueUpdates], tmp_path: Path) -> None:
     _, changes = live
     changes.add_events([UserEvent("before", "s", "i7", 500), UserEvent("since", "t", "i8", 501)])

@@ -145,3 +145,9 @@ def test_a_prior_that_counts_events_after_the_last_one_that_may_be_known(
     prior = PriorInfo(now=1.0, past=0.5, until=last + later, mean_count=1.0, new_item=(0.0, 0.0))
     told = {each.name: each.value for each in look(leak_checks(data, heldout(data, "test"), prior))}
     assert told == ({} if days is None else {"prior of the test's time": days})
+    # Without a weight the counts only rank the popular items, the answer to users of whom nothing is known.
+    weightless, held = prior.model_copy(update={"now": 0.0, "past": 0.0}), heldout(data, "test")
+    assert look(leak_checks(data, held, weightless)) == []
+    texts = [each.text for each in look(leak_checks(data, held, weightless, unknown=3))]
+    said = "the list of popular items, the answer to 3 test users of whom nothing is known, counts events of 1.0 days"
+    assert [text.startswith(said) for text in texts] == ([] if days is None else [True])
