@@ -23,6 +23,7 @@ from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import open_source
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
+from serving.bundle.prior import weighs
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, replace_prior
 from serving.files.staging import refuse_existing, staged
@@ -69,6 +70,8 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
             target = before.measured.get("target_recall", build_index.TARGET_RECALL)
             build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
     say(f"{out}: the prior counts {amount(counted, 'events')}; {of_others:,} more of items not in {bundle}")
+    if not weighs(info):
+        say("its weights are 0: no score changes, only the popular items, the answer to users of whom nothing is known")
     return read_manifest(out)
 
 

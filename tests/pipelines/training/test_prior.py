@@ -40,6 +40,7 @@ from towers.evaluation.metrics import Measured
 from towers.training import trainer
 
 USERS, ITEMS, DAYS, NEW_USERS = 300, 120, 100, 40
+NO_WEIGHTS = "its weights are 0: no score changes, only the popular items, the answer to users of whom nothing is known"
 
 
 def write_events(path: Path, seed: int = 0) -> None:
@@ -400,12 +401,15 @@ def test_a_renewed_prior_counts_live_events_after_its_own_once_whether_folded_be
     assert two.popular_counts[row] - renewed.popular_counts[row] == pytest.approx(added, rel=1e-4)
 
 
-def test_renewed_by_later_events_another_fashion_wins(world: Path, tmp_path: Path) -> None:
+def test_renewed_by_later_events_another_fashion_wins(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     end = 1_600_000_000 + (DAYS + 30) * DAY_S
     rows = [(f"n{user}", "i77", end - user) for user in range(50)]
     later = pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row")
     pl.concat([pl.read_parquet(world / "events.parquet"), later]).write_parquet(tmp_path / "events.parquet")
     renew.run(world / "bundle", tmp_path / "events.parquet", tmp_path / "renewed")
+    assert NO_WEIGHTS not in capsys.readouterr().err
     old, new = Bundle.open(world / "bundle"), Bundle.open(tmp_path / "renewed")
     assert new.manifest.model_version != old.manifest.model_version
     recalled = Recaller(new, open_index(new)).recall(RecallQuery(user_id="never seen", k=1))
@@ -429,11 +433,12 @@ def weightless(world: Path) -> Path:
 
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_a_prior_without_weights_answers_unknown_users_alone(
-    kind: VectorType, world: Path, weightless: Path, tmp_path: Path
+    kind: VectorType, world: Path, weightless: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     export.run(weightless, tmp_path / "bundle", vectors=kind)
     info = build_index.run(tmp_path / "bundle", kind="scann", target_recall=0.9, target_k=10)
     renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "renewed")
+    assert NO_WEIGHTS in capsys.readouterr().err
     old, new = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "renewed")
     assert new.manifest.index is not None and new.manifest.index.kind == info.kind == "scann"
     assert "recall_vectors.npy" not in {*old.manifest.files, *new.manifest.files}
