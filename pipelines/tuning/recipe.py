@@ -64,7 +64,7 @@ def text(raw: Raw, comments: list[str]) -> str:
 
 def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
     """Describes how the recipe was found and how long it trains, one paragraph each."""
-    search, run = finals.search, finalist.runs[0]
+    search = finals.search
     tried = search.tried()
     epochs, chosen = raw["train"]["epochs"], raw["train"].get("choose_epoch", True)
     epoch_s = finalist.epoch_s(finals.growth, validated=chosen)
@@ -77,8 +77,19 @@ def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[st
         f"{amount(finalist.best_epoch, 'epochs')}{seeds}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
         f"trial {finalist.tried.number} of family {finalist.tried.family!r}, which ran for "
-        f"{amount(len(run.epochs), 'epochs')}.",
+        f"{amount(len(finalist.tried.run.epochs), 'epochs')}{_of_final(finalist)}.",
         f"It trains {trained} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, with those of validation, teachers "
         f"and a second training where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the "
         "search.",
     ]
+
+
+def _of_final(finalist: Finalist) -> str:
+    """Says how long the final of the finalist ran, and how it differs from the trial; nothing if that was the trial."""
+    run = finalist.runs[0]
+    if run == finalist.tried.run:
+        return ""
+    falling = ["with a rate that falls to zero"] if finalist.falling else []
+    taught = [f"with {amount(len(finalist.teachers), 'teachers')}"] if finalist.teachers else []
+    how = f", {' and '.join([*falling, *taught])}," if falling or taught else ""
+    return f"; its final{how} ran for {amount(len(run.epochs), 'epochs')}"

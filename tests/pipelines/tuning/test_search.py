@@ -1,6 +1,7 @@
 """What the search tries and what enters the finals: a formula stands in for the training, so nothing is trained."""
 
 import json
+import re
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -79,11 +80,12 @@ class Formula:
 
 @dataclass(frozen=True)
 class Done:
-    """A search with a formula: its trials, what was asked for, and the recipe."""
+    """A search with a formula: its trials, what was asked for, the recipe and its comments as one line."""
 
     rows: list[tune.Row]
     formula: Formula
     recipe: dict[str, Any]
+    comments: str
 
 
 def searched(
@@ -95,7 +97,9 @@ def searched(
         patch.setattr(search, "MOST_REPEATS", 5)
         patch.setattr(finals, "SURVIVORS", survivors)  # other seeds give a formula nothing new
         rows = tune.run(dataset, out, **{"train_minutes": 100.0, **options})
-        return Done(rows, formula, tomllib.loads(out.read_text(encoding="utf-8")))
+        text = out.read_text(encoding="utf-8")
+        comments = " ".join(line[2:] for line in text.splitlines() if line.startswith("# "))
+        return Done(rows, formula, tomllib.loads(text), comments)
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +159,19 @@ def test_a_finalist_with_teachers_trains_no_longer_than_alone(
     [(config, _)] = found.formula.taught
     assert config.train.epochs == max(row["epochs"] for row in found.rows) == 10
     assert "distillation" not in found.recipe
+    assert "which ran for 10 epochs. It trains" in found.comments, "the trial itself is the best"
+
+
+def test_the_comments_tell_the_epochs_of_the_trial_from_those_of_its_final(done: Done) -> None:
+    [said] = re.findall(
+        r"this is trial (\d+) of family '\w+', which ran for (\d+) epochs; its final(.*?)\. It", done.comments
+    )
+    number, epochs, final = said
+    [row] = [row for row in done.rows if row["trial"] == int(number)]
+    assert row["epochs"] == int(epochs), "as in the table"
+    [(config, _)] = done.formula.taught
+    assert config.train.epochs != row["epochs"]
+    assert final == f", with 2 teachers, ran for {config.train.epochs} epochs"
 
 
 @pytest.mark.parametrize("schedule", ["constant", "linear"])
