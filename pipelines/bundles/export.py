@@ -26,7 +26,7 @@ from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
 from pipelines.rankers.cuts import NORM_EXPONENT
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, COMPARE, of_codes, recall_of_codes
-from serving.bundle.manifest import MANIFEST, Manifest
+from serving.bundle.manifest import DATASET_FILE, MANIFEST, Manifest
 from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing
 from serving.search.vector_codes import VectorType
@@ -59,6 +59,7 @@ def run(
     run: Path,
     out: Path,
     *,
+    dataset_path: Path | None = None,
     vectors: VectorType = "float32",
     dimension: int | None = None,
     popular_by: str | None = None,
@@ -69,6 +70,7 @@ def run(
     Args:
         run: what `towers train` wrote; it names the data set it was trained on.
         out: BUNDLE.
+        dataset_path: where that data set is now; None for where the run expects it.
         vectors: the type of the stored item vectors; the lineage tells what recall float16 and int8 cost.
         dimension: how many of each vector's first numbers it holds, of those the run trained; None for all.
         popular_by: a string column of the users; the bundle gets the popular items of each of its values.
@@ -83,7 +85,7 @@ def run(
     coded = () if vectors == "float32" else (COMPARE,)
     phases("export", "read the run", "encode users", "encode items", *coded, WRITE, "save towers", READ_BACK)
     with phase("read the run"):
-        trained = load_run(run)
+        trained = load_run(run, dataset_path)
         if dimension is not None:
             _cut(trained, dimension, run)
     model, tables, dataset = trained.model, trained.tables, trained.dataset
@@ -164,8 +166,8 @@ def run(
     return manifest
 
 
-def load_run(run: Path) -> Trained:
-    """Reads a finished run and the data set it names.
+def load_run(run: Path, dataset_path: Path | None = None) -> Trained:
+    """Reads a finished run and its data set, from where the run expects it or from another place.
 
     Raises:
         DataError: a part is missing, or the data set is not the one it was trained on.
@@ -174,12 +176,13 @@ def load_run(run: Path) -> Trained:
         raise DataError(f"{run}: not a finished run (no summary.json); `towers train --out {run}` makes one")
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     # Relative to the run, so both may move together.
-    dataset = Dataset.open((run / summary["dataset_path"]).resolve())
-    if dataset.manifest.fingerprint != summary["dataset"]:
-        raise DataError(
-            f"{dataset.path}: fingerprint {dataset.manifest.fingerprint[:12]}, but {run} was trained on "
-            f"{summary['dataset'][:12]}; the data set was prepared again since"
-        )
+    place = dataset_path or (run / summary["dataset_path"]).resolve()
+    if dataset_path is None and not (place / DATASET_FILE).is_file():
+        raise DataError(f"{run}: expects its data set at {place}, and none is there; --dataset names another place")
+    dataset, wanted = Dataset.open(place), summary["dataset"]
+    if (found := dataset.manifest.fingerprint) != wanted:
+        reason = "it was prepared again since, or is another one"
+        raise DataError(f"{place}: fingerprint {found[:12]}, but {run} was trained on {wanted[:12]}; {reason}")
     refuse_changes(dataset)
     config = load_config(run / "config.toml")
     learnt = load_features(run)

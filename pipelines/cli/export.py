@@ -13,6 +13,9 @@ from pipelines.console import next_step
 def export(
     out: Annotated[Path, typer.Option(help="The bundle to write.")],
     run: Annotated[Path | None, typer.Option(help="A run, written by 'towers train'.", show_default=False)] = None,
+    dataset: Annotated[
+        Path | None, typer.Option(help="The data set of --run, if it is not where the run expects it.")
+    ] = None,
     vectors: Annotated[
         Literal["float32", "float16", "int8"],
         typer.Option(help="How item vectors are stored: float16 takes half the memory, int8 a quarter; costs recall."),
@@ -46,13 +49,23 @@ def export(
             raise typer.BadParameter(
                 "needs --prior-from; the events of --run are in its data set", param_hint="--format"
             )
-        command.run(run, out, vectors=vectors, dimension=dimension, popular_by=popular_by, overwrite=overwrite)
+        command.run(
+            run,
+            out,
+            dataset_path=dataset,
+            vectors=vectors,
+            dimension=dimension,
+            popular_by=popular_by,
+            overwrite=overwrite,
+        )
         next_step("index --bundle", out)
     elif bundle is not None and prior_from is not None:
         from pipelines.bundles import renew
 
         if popular_by is not None:
             raise typer.BadParameter("needs --run; the popular items of --bundle stay", param_hint="--popular-by")
+        if dataset is not None:
+            raise typer.BadParameter("needs --run; the events of --bundle are in --prior-from", param_hint="--dataset")
         for option, given in (("--vectors", vectors != "float32"), ("--dimension", dimension is not None)):
             if given:
                 raise typer.BadParameter("needs --run; the vectors of --bundle stay as they are", param_hint=option)

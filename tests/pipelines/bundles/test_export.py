@@ -317,13 +317,32 @@ def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_p
     moved = tmp_path / "run"
     moved.mkdir()
     (moved / "summary.json").write_text(json.dumps(summary))
-    with pytest.raises(DataError, match="not a data set"):
+    lost = rf"run: expects its data set at {tmp_path / 'dataset'}, and none is there; --dataset names another place$"
+    with pytest.raises(DataError, match=lost):
         export.run(moved, tmp_path / "bundle")
+    (tmp_path / "dataset").mkdir()
+    with pytest.raises(DataError, match=lost):
+        export.run(moved, tmp_path / "bundle")
+    with pytest.raises(DataError, match=r"elsewhere: not a data set \(no dataset\.json\)"):
+        export.run(moved, tmp_path / "bundle", dataset_path=tmp_path / "elsewhere")
     assert not (tmp_path / "bundle").exists()
     with pytest.raises(DataError, match=r"no summary\.json"):
         export.run(tmp_path / "nothing", tmp_path / "bundle")
     with pytest.raises(OutputExistsError):
         export.run(world / "run", exported)
+
+
+def test_a_run_that_was_moved_alone_is_told_where_its_data_set_is(world: Path, exported: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "run", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle", dataset_path=world / "dataset")
+    assert Bundle.open(tmp_path / "bundle").manifest.model_version == Bundle.open(exported).manifest.model_version
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary | {"dataset": "0" * 64}))
+    other = (
+        r"dataset: fingerprint \w{12}, but .*run was trained on 0{12}; it was prepared again since, or is another one$"
+    )
+    with pytest.raises(DataError, match=other):
+        export.run(tmp_path / "run", tmp_path / "other", dataset_path=world / "dataset")
 
 
 MISFITS = [

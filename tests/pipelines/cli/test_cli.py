@@ -230,7 +230,12 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         (
             "export --run r --out b --popular-by c --vectors int8 --dimension 32",
             (Path("r"), b),
-            {"vectors": "int8", "dimension": 32, "popular_by": "c", "overwrite": False},
+            {"dataset_path": None, "vectors": "int8", "dimension": 32, "popular_by": "c", "overwrite": False},
+        ),
+        (
+            "export --run r --dataset d --out b",
+            (Path("r"), b),
+            {"dataset_path": d, "vectors": "float32", "dimension": None, "popular_by": None, "overwrite": False},
         ),
         (
             "export --bundle b --prior-from e --out o --overwrite",
@@ -397,6 +402,7 @@ def test_export_is_of_a_run_or_renews_a_bundle(
     [
         ("--run r --vectors int4", "'int4' is not one of 'float32', 'float16', 'int8'"),
         ("--run r --dimension 0", "'--dimension': Input should be greater than or equal to 1"),
+        ("--bundle b --prior-from e --dataset d", "needs --run; the events of --bundle are in --prior-from"),
         ("--bundle b --prior-from e --vectors int8", "needs --run; the vectors of --bundle stay as they are"),
         ("--bundle b --prior-from e --dimension 8", "needs --run; the vectors of --bundle stay as they are"),
         ("--run r --format csv", "needs --prior-from; the events of --run are in its data set"),
