@@ -92,7 +92,7 @@ def _of_choice(
         if not kinds and lists:
             return f"{derived}; only of the items of {', '.join(map(repr, lists))}"
         if not kinds and choice.kind is not None:
-            return f"left out: the recipe does not name it (else {derived})"
+            return f"left out by the recipe (else {derived})"
     if choice.kind is None and choice.reason != NO_VALUE:
         return f"left out: {choice.reason}; --set features.{side}.{choice.name}.kind=hashed includes it"
     return f"left out: {choice.reason}" if choice.kind is None else derived

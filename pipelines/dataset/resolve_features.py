@@ -55,16 +55,17 @@ def _with_changes(config: Config, sides: Features, dataset: Dataset) -> Config:
     """Applies the recipe's changes to its derived sides and validates the whole recipe again."""
     raw = sides.model_dump(exclude_unset=True, exclude_none=True)
     for side, wanted in (config.features.changes or {}).items():
-        features = raw[side]
+        features, derived = raw[side], list(raw[side])  # what the recipe adds is not derived
         # Settings for columns that no derived feature reads, so a change needs only the kind.
         left_out = {each.name: each.settings for each in choices(dataset, side).values() if each.kind is None}
         for name, change in wanted.items():
-            if name not in features and not (change and "kind" in change):
-                near = difflib.get_close_matches(name, features, n=1)
+            if name not in derived and not (change and "kind" in change):
+                near = difflib.get_close_matches(name, derived, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
+                remedy = "" if change is False else "; a new one needs its kind"
                 raise ConfigError(
-                    f"features.{side}.{name}: no derived feature has this name; there are {', '.join(features)}{hint}; "
-                    "a new one needs its kind"
+                    f"features.{side}.{name}: no derived feature has this name; there are {', '.join(derived)}{hint}"
+                    f"{remedy}"
                 )
             if change is False:
                 del features[name]

@@ -214,14 +214,12 @@ def test_check_tells_what_its_recipe_makes_of_each_column(made: Path) -> None:
     for line in (
         "columns:",
         "  events  timestamp    time, in seconds",
-        "  users   occupation   left out: the recipe does not name it (else categorical: 21 different whole numbers in "
-        "1,050 rows: codes)",
+        "  users   occupation   left out by the recipe (else categorical: 21 different whole numbers in 1,050 rows: codes)",
         "  users   zip          hashed: feature 'zip' of the recipe",
         "  users   born         categorical: feature 'born' of the recipe",
         "  users   code         categorical: 20 different whole numbers in 1,050 rows: codes",
         "  items   genres       multi: lists",
-        "  items   title        left out: the recipe does not name it (else text: 60 different texts in 60 rows, most "
-        "of several words)",
+        "  items   title        left out by the recipe (else text: 60 different texts in 60 rows, most of several words)",
     ):
         assert line in told
 
@@ -373,6 +371,17 @@ def test_an_override_changes_one_derived_feature_and_keeps_the_others(made: Path
 def test_a_change_that_the_data_set_cannot_follow_is_refused(made: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         derived(made, override)
+
+
+def test_an_error_lists_the_derived_features_alone_and_advises_on_kinds_only_for_a_new_one(made: Path) -> None:
+    there = ", ".join(derived(made))
+    # The recipe's own additions come first, and are none of the derived.
+    added = "features.query.boss.kind=hashed", "features.query.boss.column=zip"
+    for override, said in (("boni=", ""), ("boni.log=true", "; a new one needs its kind")):
+        with pytest.raises(ConfigError) as error:
+            derived(made, *added, f"features.query.{override}")
+        listed = f"features.query.boni: no derived feature has this name; there are {there}"
+        assert str(error.value) == f"{listed}; did you mean 'born'?{said}"
 
 
 def test_a_column_that_only_impressions_fill_is_a_feature(tmp_path: Path) -> None:
