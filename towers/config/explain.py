@@ -37,18 +37,23 @@ def _explained(detail: Mapping[str, Any], root: type[BaseModel], whole: str) -> 
         case "value_error":
             message = str(detail["msg"]).removeprefix("Value error, ")
             return f"{key}: {message}" if key else message
+        case "missing":
+            return f"{key}: missing; must be {_told(_allowed(found))}"
         case kind if _is_union(found) or kind in OF_PYTHON:
             if isinstance(given, Mapping) and _is_union(found) and _models(found):
                 return ""  # it is meant as the section, whose own errors say what is wrong in it
-            *most, last = _allowed(found, given)
-            told = f"{', '.join(most)} or {last}" if most else last
             words = [text for each in _members(found) for text in _literals(each) if isinstance(text, str)]
-            return f"{key}: must be {told}; got {given!r}{_nearest(str(given), words)}"
+            return f"{key}: must be {_told(_allowed(found, given))}; got {given!r}{_nearest(str(given), words)}"
         case "literal_error":
             allowed = detail["ctx"]["expected"].split("'")[1::2]
             return f"{key}: must be one of {', '.join(allowed)}; got {given!r}{_nearest(str(given), allowed)}"
         case _:
             return f"{key}: {detail['msg']}; got {given!r}"
+
+
+def _told(alternatives: Sequence[str]) -> str:
+    *most, last = alternatives
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _nearest(given: str, allowed: list[str]) -> str:
