@@ -23,6 +23,7 @@ from pipelines.evaluation.report_table import (
     service_warnings,
     sizes,
 )
+from pipelines.rankers.bootstrap import digits
 from pipelines.rankers.cuts import of_cuts
 from pipelines.rankers.ranker import EXACT
 from serving.files.staging import staged
@@ -54,13 +55,12 @@ def compared(claim: str, verdict: Mapping[str, Any]) -> str:
         "not proven worse": "The difference may be chance",
         "worse": "The difference is more than chance",
     }[verdict["conclusion"]]
-    low, high = (100 * verdict["difference"][name] for name in ("low", "high"))
+    bounds = {name: 100 * verdict["difference"][name] for name in ("low", "high")}
     # "Between +0.0 and +2.3 points" would not look like more than chance.
-    digits = next((each for each in (1, 2, 3) if round(low, each) and round(high, each)), 1)
+    low, high = (f"{bound:+.{digits(bounds, 1)}f}" for bound in bounds.values())
     return (
         f"{claim}, {points:.1f} points {more} than the strongest simple method, {verdict['baseline_title']} "
-        f"({verdict['baseline_value']:.1%}). {sure}: between {low:+.{digits}f} and {high:+.{digits}f} points with "
-        "95 % confidence."
+        f"({verdict['baseline_value']:.1%}). {sure}: between {low} and {high} points with 95 % confidence."
     )
 
 

@@ -11,6 +11,7 @@ from rich.table import Column, Table
 from pipelines.console import amount
 from pipelines.evaluation.figures import OF_LISTS
 from pipelines.evaluation.slices import TRAINING
+from pipelines.rankers.bootstrap import texts
 from pipelines.rankers.cuts import of_cuts
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, of_codes
 
@@ -148,8 +149,10 @@ def headline(ks: Sequence[int]) -> int:
 
 
 def interval(estimate: Mapping[str, float], sign: str = "", digits: str = ".4f") -> str:
-    """Formats an estimate; each number gets its sign if `sign` is ``+``."""
-    low, value, high = (format(estimate[name], f"{sign}{digits}") for name in ("low", "value", "high"))
+    """Formats an estimate, or a difference: if `sign` is ``+``, each number gets its sign."""
+    value, low, high = (
+        texts(estimate, sign) if sign else (format(estimate[name], digits) for name in ("value", "low", "high"))
+    )
     return f"{value} ({low} to {high})"
 
 

@@ -6,6 +6,8 @@ Takes the content of `compare.json`; the primary metric decides, by its p-value 
 from collections.abc import Mapping
 from typing import Any
 
+from pipelines.rankers.bootstrap import opposite, texts
+
 BETTER, WORSE = "better", "worse"
 NOT_SHOWN, SEEDS = "no difference shown", "within the spread of seeds"
 
@@ -59,30 +61,23 @@ def contrary(content: Content) -> list[str]:
 def _clause(content: Content, name: str) -> str:
     baseline, metric, comparison = content["baseline"], content["primary"], content["comparisons"][name]
     test = comparison["metrics"][metric]
-    value, low, high = (round(test[each], 4) + 0.0 for each in ("value", "low", "high"))
+    value, low, high = texts(test, "+")
     p = (
         f"p = {test['p_holm']:.2g}, Holm over {content['tests']} tests"
         if content["tests"] > 1
         else f"p = {test['p']:.2g}"
     )
     if comparison["conclusion"] == SEEDS:
-        low, high = (round(comparison["seeds"][each], 4) + 0.0 for each in ("low", "high"))
+        value, low, high = texts({**comparison["seeds"], "value": test["value"]}, "+")
         return (
-            f"{name} differs from {baseline} in {metric} by {value:+.4f} ({p}), but two seeds of one recipe differ, "
-            f"too, and over the seeds the difference is not shown ({low:+.4f} to {high:+.4f})"
+            f"{name} differs from {baseline} in {metric} by {value} ({p}), but two seeds of one recipe differ, "
+            f"too, and over the seeds the difference is not shown ({low} to {high})"
         )
     if comparison["conclusion"] == NOT_SHOWN:
         could = f"these {content['counts']['users']:,} test users could have shown {test['detectable']:.4f}"
         if test["ties"] == content["counts"]["users"]:
             could = "it is the same for every user"
-        return (
-            f"no difference shown between {name} and {baseline} in {metric} "
-            f"({value:+.4f}, {low:+.4f} to {high:+.4f}; {p}); {could}"
-        )
+        return f"no difference shown between {name} and {baseline} in {metric} ({value}, {low} to {high}; {p}); {could}"
     side = "above" if comparison["conclusion"] == BETTER else "below"
-    if comparison["conclusion"] == WORSE:
-        value, low, high = -value + 0.0, -high + 0.0, -low + 0.0
-    return (
-        f"{name} is {side} {baseline} in {metric} by {value:.4f} ({low:.4f} to {high:.4f}); "
-        f"the difference is real ({p})"
-    )
+    value, low, high = texts(opposite(test) if comparison["conclusion"] == WORSE else test)
+    return f"{name} is {side} {baseline} in {metric} by {value} ({low} to {high}); the difference is real ({p})"

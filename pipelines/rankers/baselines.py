@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.dataset.popularity import Counting
-from pipelines.rankers.bootstrap import Estimate, bootstrap
+from pipelines.rankers.bootstrap import Estimate, bootstrap, opposite, texts
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import CHOSEN_BY, Choice, choose
 from pipelines.rankers.evaluate import Ranker, per_user
@@ -111,15 +111,11 @@ class Verdict:
     @property
     def text(self) -> str:
         """One readable line; a negative difference is given as how far the model is below."""
-        value, low, high = (self.difference[name] for name in ("value", "low", "high"))
-        if self.below:
-            value, low, high = -value, -high, -low
-        # Avoids "-0.0000".
-        value, low, high = (round(each, 4) + 0.0 for each in (value, low, high))
+        value, low, high = texts(opposite(self.difference) if self.below else self.difference)
         side = "below" if self.below else "above"
         return (
             f"{self.metric} {self.value:.4f}: {side} the strongest baseline ({self.baseline_title}: "
-            f"{self.baseline_value:.4f}) by {value:.4f} ({low:.4f} to {high:.4f}): {self.conclusion}"
+            f"{self.baseline_value:.4f}) by {value} ({low} to {high}): {self.conclusion}"
         )
 
     def content(self) -> dict[str, Any]:

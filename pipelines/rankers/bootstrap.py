@@ -66,6 +66,25 @@ class Bootstrap:
         return _interval(value, self.replicates[some, total] / self.replicates[some, number])
 
 
+def digits(estimate: Mapping[str, float], least: int) -> int:
+    """How many digits a difference needs: `least`, or up to two more where a bound beside 0 would look like 0."""
+    bounds = [bound for bound in (estimate["low"], estimate["high"]) if bound]
+    return next((each for each in range(least, least + 3) if all(round(bound, each) for bound in bounds)), least)
+
+
+def texts(estimate: Mapping[str, float], sign: str = "") -> tuple[str, str, str]:
+    """Returns value, low and high of a difference as texts; each number gets its sign if `sign` is ``+``."""
+    places = digits(estimate, 4)
+    # Plus 0.0, because what is rounded to 0 may be "-0.0000".
+    value, low, high = (f"{round(estimate[name], places) + 0.0:{sign}.{places}f}" for name in ("value", "low", "high"))
+    return value, low, high
+
+
+def opposite(difference: Mapping[str, float]) -> Estimate:
+    """Returns the difference the other way round."""
+    return {"value": -difference["value"], "low": -difference["high"], "high": -difference["low"]}
+
+
 def bootstrap(
     values: NDArray[np.float64],
     names: Sequence[str],

@@ -17,7 +17,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report, report_json
 from pipelines.launch import compare
-from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary
+from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary, sentence
 from pipelines.launch.page import compare_page
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -394,6 +394,26 @@ def test_what_one_test_would_show_two_tests_do_not(tmp_path: Path) -> None:
     test = told["comparisons"][str(tmp_path / "b")]["metrics"]["recall@20"]
     assert (test["p"], test["p_holm"]) == (pytest.approx(0.036, abs=0.01), pytest.approx(2 * test["p"]))
     assert not test["shown"] and told["ship"] == told["baseline"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "told"),
+    [
+        (-2.9e-5, 0.0041, "-0.00003 to +0.00410"),
+        (-0.0041, 2.9e-5, "-0.00410 to +0.00003"),
+        (-0.0021, 0.0, "-0.0021 to +0.0000"),
+        (-1e-12, 0.0041, "+0.0000 to +0.0041"),
+    ],
+)
+def test_a_bound_has_one_sign_in_the_conclusion_and_below_it(low: float, high: float, told: str) -> None:
+    test = {"value": 0.002, "low": low, "high": high, "p": 0.05, "p_holm": 0.05, "shown": False, "detectable": 0.006}
+    test |= {"wins": 3, "losses": 2, "ties": 1}
+    sides = {name: {"metrics": {"recall@20": {"value": 0.1}}} for name in "ab"}
+    content: dict[str, Any] = {"baseline": "a", "primary": "recall@20", "tests": 1, "ship": "a", "sides": sides}
+    content |= {"counts": {"users": 6}, "notes": []}
+    content["comparisons"] = {"b": {"conclusion": NOT_SHOWN, "metrics": {"recall@20": test}}}
+    assert f", {told}; p" in sentence(content)
+    assert f" ({told}), p" in compare_page.lines(content)[0]
 
 
 @pytest.mark.parametrize(("gain", "ships", "told"), [(0.02, "b", 1), (0.0, "a", 1), (-0.02, "a", 0)])
