@@ -26,6 +26,7 @@ from pipelines.launch.page.compare_page import html, lines, markdown
 from pipelines.launch.sides import (
     FACTS,
     USER,
+    Member,
     Side,
     paths_of,
     read_report,
@@ -227,9 +228,19 @@ def _notes(sides: Sequence[Side], measured: Measured | None) -> Iterator[str]:
     baseline = sides[0].members[0]
     for side in sides[1:]:
         other = side.members[0]
+        if _other_events(baseline, other):
+            by = f"warm, cold and new are by what {baseline.path} was trained on"
+            yield f"{other.path} and {baseline.path} differ in data.refit: {by}"
         if other.version == baseline.version:
             yield f"{other.path} holds the model of {baseline.path}, {baseline.version}"
         elif baseline.training and baseline.training == other.training:
             yield f"{other.path} and {baseline.path} are of one training: what differs was changed after it"
         elif baseline.recipe is not None and baseline.recipe == other.recipe:
             yield f"{other.path} has the recipe of {baseline.path}: they are two trainings of one recipe"
+
+
+def _other_events(one: Member, other: Member) -> bool:
+    """Whether one alone was trained on validation events, too; a report tells by the users that it takes for warm."""
+    if one.training and other.training:
+        return bool(one.training.get("refit")) != bool(other.training.get("refit"))
+    return not one.rows["slice"].equals(other.rows["slice"])

@@ -61,7 +61,7 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     """Measures bundles by exact search over their vectors.
 
     Args:
-        paths: the bundles; training of the first defines warm and cold users.
+        paths: the bundles; training of the first defines warm and cold users and new items.
         dataset: the data set that all were trained on.
         ks: list lengths, ascending.
         columns: columns by which to slice, too.

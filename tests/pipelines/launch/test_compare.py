@@ -185,6 +185,30 @@ def test_two_bundles_of_one_training_are_said_to_be_that(folder: Path, content: 
     assert "two trainings" not in notes
 
 
+@pytest.mark.parametrize(("refits", "said"), [((False, True), 1), ((True, False), 1), ((True, True), 0)])
+def test_slices_by_one_of_two_trainings_are_said_to_be_that(
+    folder: Path, tmp_path: Path, refits: tuple[bool, bool], said: int
+) -> None:
+    names = [str(folder / f"{place} of refit {''.join(map(str, map(int, refits)))}") for place in range(2)]
+    for place, (name, refit) in enumerate(zip(names, refits, strict=True)):
+        training = {"refit": refit, "stages": [{"seconds": place}]}
+        columns.write_bundle_of(folder / "dataset", name=name, seed=30 + place, training=training)
+    told = compare.run(names, tmp_path / "out", dataset=folder / "dataset", metric="recall@5")
+    note = f"{names[1]} and {names[0]} differ in data.refit: warm, cold and new are by what {names[0]} was trained on"
+    assert told["notes"].count(note) == said
+
+
+def test_reports_that_take_other_users_for_warm_are_said_to(tmp_path: Path) -> None:
+    names = [str(write_report(tmp_path / name, np.linspace(0.1, 0.9, 6))) for name in "ab"]
+    rows = pl.read_parquet(tmp_path / "b" / "per_user.parquet")
+    rows.with_columns(slice=pl.Series(["cold", *["warm"] * 5])).write_parquet(tmp_path / "b" / "per_user.parquet")
+    content = json.loads((tmp_path / "b" / "report.json").read_text())
+    del content["digest"]
+    report_json.write_report(content, tmp_path / "b", "per_user.parquet")
+    told = compare.run(names, tmp_path / "out")
+    assert sum("differ in data.refit" in note for note in told["notes"]) == 1
+
+
 def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[str, Any]) -> None:
     for name in "ac":
         report.run(folder / name, folder / "dataset", folder / f"report-{name}", ks=[3, 5], maps=[])
