@@ -11,7 +11,7 @@ from pipelines.console import amount
 from pipelines.errors import DataError
 from pipelines.evaluation.report_json import REPORT, protocol_of, read_report
 from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, SliceRule
-from pipelines.launch.sides import paired_values
+from pipelines.launch.sides import paired_values, same_slices
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
 OF_SIMILARITY = "[index], [latency] and [agreement]"
@@ -118,8 +118,8 @@ class Reports:
         for name, part in others.items():
             if name not in found and part["users"] >= rule.least_users:
                 raise DataError(
-                    f"{self.candidate.path}: has no slice {name!r}, but the baseline's report has; report both with "
-                    "the same --slice, or name other groups in the rule"
+                    f"{self.candidate.path}: has no slice {name!r}, but the baseline's report has; "
+                    f"{same_slices(part['group'], self.candidate.content)}"
                 )
         if all(part["users"] < rule.least_users for part in found.values()):
             yield Judgement(
@@ -146,7 +146,7 @@ class Reports:
                 if other is None or (other["users"], other["targets"]) != (part["users"], part["targets"]):
                     raise DataError(
                         f"{self.baseline.path}: has no slice {name!r} of the same users and targets as "
-                        f"{self.candidate.path}; report both with the same --slice, or name other groups in the rule"
+                        f"{self.candidate.path}; {same_slices(part['group'], self.candidate.content)}"
                     )
                 before = other["metrics"][rule.ranker][rule.metric]
                 estimate, note = self._difference(rule, name, estimate, before)

@@ -24,6 +24,7 @@ from serving.bundle.manifest import MANIFEST
 USER = "user_id"
 FACTS = ("data set", "split", "protocol", "ks")
 SAME_USERS = ("targets", "history")  # columns that no model changes
+BY_TRAINING = ("training", "items", "new_items")  # groups of slices: by the events that the model was trained on
 FIGURE, INSIDE = "figure", "inside"
 
 Floats = NDArray[np.float64]
@@ -174,6 +175,17 @@ def _figures(path: Path, ranker: str, metric: str, part: str | None) -> pl.DataF
         raise DataError(f"{file} does not say who is in the slice {part!r}: it is of an earlier release")
     about = [each for each in (*SAME_USERS, USER) if each in there]
     return rows.select(*about, figure.alias(FIGURE), inside.alias(INSIDE)).collect()
+
+
+def same_slices(group: str, report: Mapping[str, Any]) -> str:
+    """Says how two reports of one test get the same slices of a group; `report` is the content of one of them."""
+    if group not in BY_TRAINING:
+        return "report both with the same --slice, or name other groups in the rule"
+    others = {part["group"] for part in report["slices"].values()} - {*BY_TRAINING}
+    return (
+        "one model was trained on validation events, too (data.refit); leave out the groups "
+        f"{', '.join(BY_TRAINING[:-1])} and {BY_TRAINING[-1]}: name {', '.join(sorted(others))}"
+    )
 
 
 def refuse_other_recipes(side: Side) -> None:

@@ -14,6 +14,7 @@ from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.report_json import PER_USER
+from pipelines.ingest import prepare
 from pipelines.launch import compare, gate, judge
 from pipelines.launch.judge import Report, Reports, difference
 from pipelines.launch.rules import FigureRule, FindingsRule, Rules, SliceRule
@@ -29,6 +30,7 @@ from tests.support.worlds.launch import (
     write_dataset,
     write_model,
 )
+from towers.config.sections import DataConfig
 
 GOOD, BAD = 1.0, 6.0
 
@@ -312,6 +314,35 @@ def test_slices_that_cannot_be_judged_are_no_pass() -> None:
     for other in (part(0.3, 0.01, users=499), part(0.3, 0.01) | {"targets": 999}):
         with pytest.raises(DataError, match="has no slice 'FR' of the same users and targets"):
             list(Reports(own, made({"FR": other})).judge_slices(rule))
+
+
+@pytest.mark.parametrize("refitted", [0, 1])
+def test_a_model_trained_on_validation_events_too_is_named_as_the_reason(
+    dataset: Path, tmp_path: Path, refitted: int
+) -> None:
+    """Validation events of users and items without a training event make another warm, new and known of a refit."""
+    lists = taken()
+    late, fresh = range(60), lists["valid"][0][0]
+    for split in ("train", "test"):
+        rows = [[item for item in row if item != fresh] for row in lists[split]]
+        lines = [str(user) if split == "train" and user in late else " ".join(map(str, [user, *rows[user]]))
+                 for user in range(USERS)]  # fmt: skip
+        (tmp_path / f"{split}.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "valid.txt").write_text((dataset.with_name("dataset-lists") / "valid.txt").read_text())
+    prepare.run(DataConfig(), tmp_path, tmp_path / "dataset", format="lightgcn")
+    both = [
+        reported(tmp_path / str(place), tmp_path / "dataset", GOOD, training={"refit": place == refitted})
+        for place in range(2)
+    ]
+    given = {"metric": "recall@5", "relative": "difference", "bound": "value", "at_least": -1, "least_users": 10}
+    reason = (
+        r"one model was trained on validation events, too \(data\.refit\); leave out the groups training, items and "
+    )
+    rule = SliceRule(**given)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match=f"{reason}new_items: name activity, popularity"):
+        list(Reports(*both).judge_slices(rule))
+    kept = SliceRule(**given, groups=("activity", "popularity"))  # type: ignore[arg-type]
+    assert all(each.passed for each in Reports(*both).judge_slices(kept))
 
 
 def test_findings_by_name_or_all_of_them() -> None:
