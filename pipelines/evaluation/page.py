@@ -150,6 +150,7 @@ def about_any(content: Mapping[str, Any], figure: str, counted: Sequence[str]) -
         "tone": {"proven better": "better", "worse": "worse"}.get(content["verdict"]["conclusion"], ""),
         "verdict": content["verdict"],
         "findings": content["findings"],
+        "chosen": content.get("chosen_on_validation"),
         "ks": content["ks"],
         "headline": figure,
         "small": SMALL,

@@ -44,6 +44,7 @@ from pipelines.rankers.index_curve import PHASE as CURVE
 from pipelines.rankers.ranker import EXACT, KNOWN, Served, open_inputs, rankers_of
 from pipelines.rankers.service import SERVICE, ServiceRanker
 from pipelines.service.verify import VERIFY
+from pipelines.training.prior import chosen_on_validation
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
@@ -145,6 +146,7 @@ def run(
         "new_items": by_slice[NEW] | {"share_of_targets": by_slice[NEW]["targets"] / len(held.target_items)},
         "interval_of_lists": INTERVAL,
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
+        "chosen_on_validation": _chosen(opened),
         "findings": [each.content() for each in look(_checks(evaluation, served, data, held))],
         "index_curve": curve(opened, served.index),
         "cuts": cuts(served, held, headline(evaluation.ks)),
@@ -193,6 +195,11 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
         "interval": f"{LEVEL:.0%} percentile bootstrap over users, {RESAMPLES:,} resamples",
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
     }
+
+
+def _chosen(bundle: Bundle) -> str:
+    model = bundle.manifest.lineage.get("config", {}).get("model", {})
+    return chosen_on_validation(model, bundle.manifest.training.get("stages", []))
 
 
 def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:

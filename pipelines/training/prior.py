@@ -5,7 +5,7 @@ a query about which nothing is known. Where counting events is not proven better
 window, users count alike: a metric is a mean over users, and of all lists the one by the mean over users of each
 item's share expects the best. A random validation cannot always tell the two apart, and a later test can."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -86,3 +86,21 @@ def kept_prior(config: Config, data: Dataset, model: TwoTower, counting: Countin
         return prior_config(model, counting).model_dump()
     given = config.model.prior
     return given.model_dump() if isinstance(given, PriorConfig) else None
+
+
+def chosen_on_validation(model: Mapping[str, Any], stages: Sequence[Mapping[str, Any]]) -> str:
+    """Says which norm exponent and prior validation chose; empty if it chose neither, or nothing tells.
+
+    Args:
+        model: `[model]` of the recipe.
+        stages: of the training, in order: the first one chose.
+    """
+    first = stages[0] if stages else {}
+    exponent, prior = first.get("norm_exponent"), first.get("prior")
+    found = []
+    if model.get("norm_exponent") == "validation" and exponent is not None:
+        found.append(f"norm_exponent {exponent:.4g}")
+    if model.get("prior") == "validation" and prior is not None:
+        weights = ", ".join(f"{name} {prior[name]:.4g}" for name in ("now", "past", "length"))
+        found.append(f"prior by {Counting(prior['days'], prior['users_alike'])} ({weights})")
+    return "; ".join(found)

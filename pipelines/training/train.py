@@ -26,6 +26,7 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
+from pipelines.training.prior import chosen_on_validation
 from pipelines.training.progress import CHOSEN_BY
 from pipelines.training.similarity.labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
@@ -128,6 +129,8 @@ def run(
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
         publish(work, out.absolute())
     _say_summary(summary, out)
+    if text := chosen_on_validation(config.model.model_dump(), summary["stages"]):
+        say(f"chosen on validation: {text}")
     return summary
 
 

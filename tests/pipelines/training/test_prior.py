@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 from dataclasses import replace
+from html import unescape
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from pipelines.ingest import prepare
 from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
+from pipelines.training.prior import chosen_on_validation
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import DIGEST, json_digest
 from serving.bundle.reader import Bundle
@@ -201,6 +203,39 @@ def test_strangers_get_what_is_in_fashion(world: Path) -> None:
     assert recalled.source == "popular"
     assert set(recalled.ids) == set(order[:10])
     assert (np.diff(recalled.scores) <= 0).all()
+
+
+PRIOR = {"days": 60, "users_alike": True, "now": 1.25904, "past": 0.172, "length": 0.0}
+PRIOR_TOLD = "prior by popularity of 60 days, users alike (now 1.259, past 0.172, length 0)"
+
+
+@pytest.mark.parametrize(
+    ("model", "told"),
+    [
+        ({"norm_exponent": "validation", "prior": "validation"}, f"norm_exponent 0.7531; {PRIOR_TOLD}"),
+        ({"norm_exponent": 1.0, "prior": "validation"}, PRIOR_TOLD),
+        ({"norm_exponent": "validation", "prior": "off"}, "norm_exponent 0.7531"),
+        ({"norm_exponent": "validation", "prior": PRIOR}, "norm_exponent 0.7531"),
+        ({"prior": PRIOR}, ""),
+        ({}, ""),
+    ],
+)
+def test_only_what_validation_chose_is_said_to_be_chosen(model: dict[str, object], told: str) -> None:
+    first = {"norm_exponent": 0.75312, "prior": PRIOR}
+    assert chosen_on_validation(model, [first, {}]) == told
+    assert chosen_on_validation(model, []) == ""  # of a bundle that does not say
+
+
+def test_the_report_says_what_validation_chose(world: Path, without_prior: Path, tmp_path: Path) -> None:
+    for bundle, prior in ((world / "bundle", True), (without_prior, False)):
+        content = report.run(bundle, world / "dataset", tmp_path / "out", ks=[5], maps=[], overwrite=True)
+        weights = stage(bundle.with_name("run"))
+        told = content["chosen_on_validation"]
+        assert told.startswith(f"norm_exponent {weights['norm_exponent']:.4g}")
+        assert ("; prior by popularity" in told) is prior
+        for kind in ("html", "md"):
+            text = (tmp_path / "out" / f"report.{kind}").read_text(encoding="utf-8")
+            assert f"Chosen on validation: {told}." in unescape(text)
 
 
 def test_the_prior_recalls_more_than_the_model_without_it(world: Path, without_prior: Path, tmp_path: Path) -> None:
@@ -574,3 +609,5 @@ def test_the_lines_of_a_training_say_what_chose_the_epoch(
     said = capsys.readouterr().err
     assert re.findall(r"epoch \d: loss [\d.]+, (.*,) [\d.]+ s", said) == epochs
     assert best in said
+    told = chosen_on_validation(recipe().model.model_dump(), [stage(tmp_path / "run")])
+    assert said.endswith(f"\nchosen on validation: {told}\n") and "; prior by popularity" in told
