@@ -139,7 +139,8 @@ def of_figures(
     yield Plot(
         f"{figure} by slice",
         partial(plots.by_slice, [f"{SMALL} {part}" if part in small else part for part in parts], sliced, figure),
-        f"{figure} of the model and the strongest baseline in each slice; the table of slices has the numbers.",
+        f"{figure} of the model and the {content['verdict']['kind']} in each slice; the table of slices has the "
+        "numbers.",
         f"Bars are 95 % intervals.{f' {SMALL} marks fewer than 100 {asked}.' if small else ''}",
     )
 

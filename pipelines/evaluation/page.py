@@ -56,10 +56,11 @@ def compared(claim: str, verdict: Mapping[str, Any]) -> str:
         "worse": "The difference is more than chance",
     }[verdict["conclusion"]]
     bounds = {name: 100 * verdict["difference"][name] for name in ("low", "high")}
+    simple = verdict["kind"].replace("baseline", "simple method")
     # "Between +0.0 and +2.3 points" would not look like more than chance.
     low, high = (f"{bound:+.{digits(bounds, 1)}f}" for bound in bounds.values())
     return (
-        f"{claim}, {points:.1f} points {more} than the strongest simple method, {verdict['baseline_title']} "
+        f"{claim}, {points:.1f} points {more} than the {simple}, {verdict['baseline_title']} "
         f"({verdict['baseline_value']:.1%}). {sure}: between {low} and {high} points with 95 % confidence."
     )
 

@@ -1,7 +1,8 @@
 """`towers report`: evaluates a bundle's served vectors on the test events, beside the baselines.
 
 Writes REPORT with `report.html`, `report.md`, `report.json` and `per_user.parquet`, and prints the verdict against the
-strongest baseline and a short table (docs/evaluation/report.md). `similarity.report` is for `task = "similarity"`.
+baseline that was strongest on validation and a short table (docs/evaluation/report.md). `similarity.report` is for
+`task = "similarity"`.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,7 @@ from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
-from pipelines.rankers.baselines import baselines_of, report_verdict
+from pipelines.rankers.baselines import FIXED, STRONGEST, baselines_of, report_verdict
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
 from pipelines.rankers.cuts import cuts
 from pipelines.rankers.evaluate import PHASE as EVALUATE
@@ -152,8 +153,9 @@ def run(
         "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
     }
-    figure, title = f"recall@{headline(evaluation.ks)}", str(baselines.settings[strongest])
-    content["verdict"] = report_verdict(content, figure, strongest, title).content()
+    figure, titles = f"recall@{headline(evaluation.ks)}", {name: str(each) for name, each in baselines.settings.items()}
+    kind = f"{STRONGEST} on validation" if baselines.choice.validation else FIXED
+    content["verdict"] = report_verdict(content, figure, strongest, titles, kind).content()
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
     shown = exhibits(content, evaluation, served, data, held, popularity, mapped)
@@ -171,7 +173,7 @@ def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     console.print(table(content))
     console.print("\n".join(lines(content)), soft_wrap=True)
     if not content["baselines"]["validation_users"]:
-        console.print(f"the strongest baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
+        console.print(f"the baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
     for name, reason in {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}.items():
         say(f"{name}: {reason}")
     say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")

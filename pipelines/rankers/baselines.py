@@ -21,6 +21,7 @@ from pipelines.rankers.fits import Fits, Settings, ranker_of
 from pipelines.rankers.ranker import EASE, EXACT, KNN, POPULARITY, RECENT, USERS_ALIKE
 from towers.data.events import Int32s
 
+STRONGEST, FIXED = "strongest baseline", "baseline fixed without validation"
 BETTER, MAYBE_BETTER, MAYBE_WORSE, WORSE = "proven better", "not proven better", "not proven worse", "worse"
 
 
@@ -85,6 +86,9 @@ class Verdict:
         baseline_title: its display name.
         baseline_value: its value.
         difference: the model minus the baseline, paired by user.
+        kind: what the baseline is: the strongest on what chose it, not on what the figures are of.
+        higher: the highest baseline by these figures, if that is another one: ``baseline``, ``title``, ``value`` and
+            ``difference``.
     """
 
     metric: str
@@ -93,6 +97,8 @@ class Verdict:
     baseline_title: str
     baseline_value: float
     difference: Estimate
+    kind: str = STRONGEST
+    higher: Mapping[str, Any] | None = None
 
     @property
     def below(self) -> bool:
@@ -114,26 +120,48 @@ class Verdict:
         value, low, high = texts(opposite(self.difference) if self.below else self.difference)
         side = "below" if self.below else "above"
         return (
-            f"{self.metric} {self.value:.4f}: {side} the strongest baseline ({self.baseline_title}: "
-            f"{self.baseline_value:.4f}) by {value} ({low} to {high}): {self.conclusion}"
+            f"{self.metric} {self.value:.4f}: {side} the {self.kind} ({self.baseline_title}: "
+            f"{self.baseline_value:.4f}) by {value} ({low} to {high}): {self.conclusion}{self._other}"
         )
+
+    @property
+    def _other(self) -> str:
+        if self.higher is None:
+            return ""
+        value, low, high = texts(self.higher["difference"], "+")
+        named = f"{self.higher['title']} ({self.higher['value']:.4f})"
+        return f"; higher here is {named}, the model minus it {value} ({low} to {high})"
 
     def content(self) -> dict[str, Any]:
         """The `verdict` section of `report.json`."""
         return asdict(self) | {"conclusion": self.conclusion, "text": self.text}
 
 
-def report_verdict(figures: Mapping[str, Any], metric: str, strongest: str, title: str) -> Verdict:
+def report_verdict(
+    figures: Mapping[str, Any], metric: str, strongest: str, titles: Mapping[str, str], kind: str
+) -> Verdict:
     """Builds the verdict of a report.
 
     Args:
         figures: the report's `metrics` and `differences`.
         metric: for example ``"recall@20"``.
-        strongest: name of the strongest baseline.
-        title: its display name.
+        strongest: name of the baseline that the model is compared with.
+        titles: name -> display name, of every baseline.
+        kind: see `Verdict`.
     """
-    value, other = (figures["metrics"][ranker][metric]["value"] for ranker in (EXACT, strongest))
-    return Verdict(metric, value, strongest, title, other, figures["differences"][f"{EXACT}_minus_{strongest}"][metric])
+    values = {ranker: figures["metrics"][ranker][metric]["value"] for ranker in (EXACT, *titles)}
+    differences = {ranker: figures["differences"][f"{EXACT}_minus_{ranker}"][metric] for ranker in titles}
+    highest = max(titles, key=values.__getitem__)
+    higher = None
+    if values[highest] > values[strongest]:
+        higher = {
+            "baseline": highest,
+            "title": titles[highest],
+            "value": values[highest],
+            "difference": differences[highest],
+        }
+    title, other = titles[strongest], values[strongest]
+    return Verdict(metric, values[EXACT], strongest, title, other, differences[strongest], kind, higher)
 
 
 def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.floating[Any]], metric: str) -> str:

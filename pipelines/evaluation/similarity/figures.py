@@ -15,7 +15,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation.figures import SMALL, differences, estimates
 from pipelines.evaluation.similarity.neighbours import CHANCE, Neighbours
 from pipelines.evaluation.slices import Slice, find_column, slices_of_values
-from pipelines.rankers.baselines import report_verdict
+from pipelines.rankers.baselines import STRONGEST, report_verdict
 from pipelines.rankers.bootstrap import RESAMPLES, bootstrap
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
 from pipelines.training.similarity.labels import Labels
@@ -72,7 +72,8 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     strongest = max(candidates, key=lambda ranker: of_training[ranker][figure]["value"])
     group = group_of(content["metrics"])
     of_group = {key: content[key][group] for key in ("metrics", "differences")}
-    compared = report_verdict(of_group, figure, strongest, TITLES[strongest])
+    titles = {ranker: TITLES[ranker] for ranker in candidates}
+    compared = report_verdict(of_group, figure, strongest, titles, f"{STRONGEST} on the training items")
     return {
         "strongest": {"ranker": strongest, "chosen_on": "the training items"},
         "verdict": compared.content() | {"group": group},

@@ -151,12 +151,13 @@ def test_the_sentence_says_what_the_verdict_says(
         "metric": "recall@20",
         "value": 0.12,
         "baseline_title": "kNN",
+        "kind": "strongest baseline on validation",
         "baseline_value": 0.12 - value,
         "difference": {"value": value, "low": low, "high": high},
         "conclusion": conclusion,
     }
     said = sentence({"verdict": verdict})
-    assert f"{points} than the strongest simple method, kNN ({baseline}). The difference {sure}: " in said
+    assert f"{points} than the strongest simple method on validation, kNN ({baseline}). The difference {sure}: " in said
     assert "12.0% among its first 20" in said
     assert f"between {100 * low:+.1f} and {100 * high:+.1f} points" in said
 
@@ -166,6 +167,7 @@ def test_a_proven_difference_never_looks_like_zero() -> None:
         "metric": "recall@20",
         "value": 0.12,
         "baseline_title": "kNN",
+        "kind": "strongest baseline on validation",
         "baseline_value": 0.11,
         "difference": {"value": 0.01, "low": 0.0004, "high": 0.0196},
         "conclusion": "proven better",

@@ -3,8 +3,10 @@
 import copy
 import dataclasses
 import json
+import re
 import shutil
 from collections import Counter
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +275,20 @@ def test_the_verdict_is_about_the_best_of_validation(
     assert verdict["value"] == pytest.approx(per_user["exact_recall@5"].mean(), abs=1e-6)
     assert verdict["baseline_value"] == pytest.approx(per_user[f"{strongest}_recall@5"].mean(), abs=1e-6)
     assert verdict["difference"] == figures["differences"][f"exact_minus_{strongest}"]["recall@5"]
+    # The page says of the strongest on what, and names the one that the test's own table has above it.
+    on_test = {name: figures["metrics"][name]["recall@5"]["value"] for name in reached}
+    highest = max(on_test, key=on_test.__getitem__)
+    assert " the strongest baseline on validation (" in verdict["text"]
+    if on_test[highest] == on_test[strongest]:
+        assert verdict["higher"] is None
+    else:
+        assert verdict["higher"]["baseline"] == highest
+        assert verdict["higher"]["difference"] == figures["differences"][f"exact_minus_{highest}"]["recall@5"]
     report.run(world.bundle(tmp_path / "bundle"), world.dataset, tmp_path / "report", ks=KS)
+    for kind in ("html", "md"):
+        page = unescape((tmp_path / "report" / f"report.{kind}").read_text(encoding="utf-8"))
+        assert verdict["text"] in page
+        assert "strongest" not in re.sub("strongest (simple method|baseline) on validation", "", page)
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == verdict["text"]
     assert shown[1].startswith(f"towers tune --dataset {world.dataset} ") is (verdict["difference"]["value"] < 0)
@@ -422,6 +437,9 @@ def test_a_report_without_validation_events_says_so(
     assert figures["baselines"]["ease"]["validation"] == {}
     assert f"was chosen on {figures['strongest']['chosen_on']}" in capsys.readouterr().out
     assert "no validation events" in figures["strongest"]["chosen_on"]
+    assert " the baseline fixed without validation (EASE" in figures["verdict"]["text"]
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "than the simple method fixed without validation, EASE" in page and "strongest" not in page
 
 
 def test_what_is_too_large_is_left_out_with_a_reason(

@@ -1,7 +1,9 @@
 """The verdict: what it says for each conclusion, in the report and at the end of a training."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,7 +12,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.evaluation import report_table
 from pipelines.ingest import prepare
-from pipelines.rankers.baselines import Verdict, validation_verdict
+from pipelines.rankers.baselines import Verdict, report_verdict, validation_verdict
 from towers.config.sections import DataConfig
 
 RECENT = "popularity of 60 days, users alike"
@@ -39,6 +41,8 @@ def test_each_conclusion_has_its_line(
     verdict = Verdict("recall@20", value, "popularity_recent", RECENT, 0.1205, difference)
     assert verdict.conclusion == conclusion
     assert verdict.text == f"recall@20 {side} the strongest baseline ({RECENT}: 0.1205) by {by}: {conclusion}"
+    chosen = replace(verdict, kind="strongest baseline on validation")
+    assert chosen.text == verdict.text.replace("baseline (", "baseline on validation (")
     content = verdict.content()
     assert content == {
         "metric": "recall@20",
@@ -47,12 +51,38 @@ def test_each_conclusion_has_its_line(
         "baseline_title": RECENT,
         "baseline_value": 0.1205,
         "difference": difference,
+        "kind": "strongest baseline",
+        "higher": None,
         "conclusion": conclusion,
         "text": verdict.text,
     }
     hub = {"name": "hub", "text": "one item is everywhere"}
     shown = report_table.head({"verdict": content, "findings": [hub]}, Path("my data"))
     assert shown == [verdict.text, *([ADVICE] if "below" in side else []), "hub: one item is everywhere"]
+
+
+def test_a_baseline_that_is_higher_here_than_the_strongest_elsewhere_is_named() -> None:
+    """The verdict is about what validation chose; the superlative must not hide a row of the same table."""
+    value = {"exact": 0.17, "index": 0.18, "popularity": 0.15, "ease": 0.16, "item_knn": 0.171}
+    figures: dict[str, Any] = {"metrics": {}, "differences": {}}
+    for name, each in value.items():
+        figures["metrics"][name] = {"recall@20": {"value": each}}
+        difference = {"value": 0.17 - each, "low": 0.16 - each, "high": 0.18 - each}
+        figures["differences"][f"exact_minus_{name}"] = {"recall@20": difference}
+    titles = {"popularity": "popularity", "ease": "EASE, lambda 300", "item_knn": "item-kNN of 20 neighbours"}
+    verdict = report_verdict(figures, "recall@20", "ease", titles, "strongest baseline on validation")
+    assert verdict.text == (
+        "recall@20 0.1700: above the strongest baseline on validation (EASE, lambda 300: 0.1600) by 0.0100 "
+        "(0.0000 to 0.0200): not proven better; higher here is item-kNN of 20 neighbours (0.1710), the model minus it "
+        "-0.0010 (-0.0110 to +0.0090)"
+    )
+    assert verdict.content()["higher"] == {
+        "baseline": "item_knn",
+        "title": "item-kNN of 20 neighbours",
+        "value": 0.171,
+        "difference": figures["differences"]["exact_minus_item_knn"]["recall@20"],
+    }
+    assert report_verdict(figures, "recall@20", "item_knn", titles, "strongest baseline").higher is None
 
 
 @pytest.mark.parametrize(("ks", "k"), [((10, 20, 50), 20), ((5, 10, 50), 10), ((7,), 7), ((20, 50), 20)])

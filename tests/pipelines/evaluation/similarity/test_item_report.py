@@ -105,7 +105,8 @@ def test_the_sentence_says_what_a_slow_loop_finds(
     said = f"Of the {K} items nearest to an item that the model was not trained on, {value:.1%} share its kind, "
     assert points > 0
     for text in (page, (world / "report" / "report.md").read_text()):
-        assert f"{said}{points:.1f} points more than the strongest simple method, {verdict['baseline_title']} (" in text
+        claim = f"{said}{points:.1f} points more than the strongest simple method on the training items"
+        assert f"{claim}, {verdict['baseline_title']} (" in text
 
 
 def test_the_bars_count_items_resamples_and_checks(world: Path, content: dict[str, Any]) -> None:
