@@ -82,6 +82,11 @@ class DatasetManifest(_Model):
     files: dict[str, FileInfo]
 
     @property
+    def type_column(self) -> str | None:
+        """The events' column of types; None if the data set does not keep them."""
+        return self.roles.get("type") if self.event_types else None
+
+    @property
     def megabytes(self) -> float:
         """The size of all files."""
         return sum(info.bytes for info in self.files.values()) / 1e6

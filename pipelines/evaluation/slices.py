@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
-from pipelines.evaluation.protocol.asked import AGE, Asked, item_ages, target_events
+from pipelines.evaluation.protocol.asked import AGE, Asked, event_column, item_ages, target_events
 
 TRAINING = "training"  # the group of the next four
 WARM, COLD = "warm", "cold"
@@ -178,9 +178,7 @@ def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
     elif table == "items":
         values = data.items[column].gather(held.target_items)
     else:
-        context = data.context("test")
-        assert context is not None
-        values = context.select(column).collect()[column].gather(target_events(data, held, asked.window))
+        values = event_column(data, column).gather(target_events(data, held, asked.window))
     yield from slices_of_values(name, values, by_user=table == "users")
 
 
@@ -193,7 +191,7 @@ def find_column(data: Dataset, name: str, of: Sequence[str] = ("users", "items",
     every = {
         "users": [column for column in data.users.columns if column != "user_id"],
         "items": [column for column in data.items.columns if column not in ("item_id", "train_count")],
-        "events": list(data.manifest.event_columns),
+        "events": [*data.manifest.event_columns, *filter(None, [data.manifest.type_column])],
     }
     tables = {table: every[table] for table in of}
     found = [

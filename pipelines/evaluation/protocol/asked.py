@@ -9,6 +9,7 @@ from datetime import timedelta
 from itertools import pairwise
 
 import numpy as np
+import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import amount
@@ -138,6 +139,18 @@ def target_events(data: Dataset, held: HeldOut, window: Window) -> Int64s:
     users = np.repeat(held.users.astype(np.int64), np.diff(held.target_offsets))
     found: Int64s = rows[place[np.searchsorted(pair, users * items + held.target_items)]]
     return found
+
+
+def event_column(data: Dataset, column: str) -> pl.Series:
+    """Returns an own column of the test events, or their types, a row for each event; null for an event of no type."""
+    types = data.events(SPLIT).type
+    if column == data.manifest.type_column and types is not None:
+        names = data.manifest.event_types
+        numbers = np.where(types < 0, len(names), types)
+        return pl.Series(column, [*names, None], dtype=pl.String).gather(numbers)
+    context = data.context(SPLIT)
+    assert context is not None
+    return context.select(column).collect()[column]
 
 
 def _of_targets(held: HeldOut, wanted: NDArray[np.bool_]) -> HeldOut:

@@ -13,7 +13,9 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.slices import slices_of_values
+from pipelines.ingest import prepare
 from tests.support.worlds.columns import USERS, Event, country, genres, make_events, write_bundle_of, write_dataset
+from towers.config.sections import DataConfig
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +97,27 @@ def test_a_column_of_events_is_that_of_the_held_out_event(
     for device in ("phone", "web"):
         users = {user for user, event in last(events).items() if event[3] == device}
         check(written["slices"][f"device: {device}"], recall, users)
+
+
+def test_the_type_of_the_held_out_event_is_a_slice_by_the_name_of_its_column(tmp_path: Path) -> None:
+    kinds = ["buy", "click", None]
+    rows = [(*event[:3], kinds[int(event[1][1:]) % 3]) for event in make_events()]
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp", "action"], orient="row").write_parquet(
+        tmp_path / "events.parquet"
+    )
+    dataset = tmp_path / "dataset"
+    prepare.run(DataConfig(split="leave_last_out"), tmp_path / "events.parquet", dataset)
+    bundle = write_bundle_of(dataset)
+    given: dict[str, Any] = {"ks": [5], "user_ids": True, "overwrite": True}
+    for name in ("action", "events.action"):
+        written = report.run(bundle, dataset, tmp_path / "report", slices=[name], **given)
+        found = pl.read_parquet(tmp_path / "report" / "per_user.parquet").select("user_id", "exact_recall@5")
+        recall = dict(found.iter_rows())
+        for kind in kinds:
+            users = {row[0] for row in {row[0]: row for row in rows}.values() if row[3] == kind}
+            check(written["slices"][f"{name}: {kind or 'missing'}"], recall, users)
+    with pytest.raises(DataError, match=r"--slice type: no such column; the data set has events\.action$"):
+        report.run(bundle, dataset, tmp_path / "report", slices=["type"], **given)
 
 
 def test_a_number_is_cut_into_bands_that_cover_everybody_once(content: tuple[dict[str, Any], dict[str, float]]) -> None:
