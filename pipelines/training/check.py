@@ -198,8 +198,6 @@ def _resolve_labels(config: Config, data: Dataset) -> Config:
     weights = [data.events(part).weight for part in data.parts(*splits)]
     there = [weight for weight in weights if weight is not None and len(weight)]
     low, high = min((float(w.min()) for w in there), default=1.0), max((float(w.max()) for w in there), default=1.0)
-    if high <= 0:
-        raise ConfigError(f"{data.path}: no training event has a weight above 0; there is nothing to learn from")
     reader = _reader_of_weights(config)
     if reader is None:
         return config

@@ -32,6 +32,7 @@ SUFFIXES = {
 ATTRIBUTES = {**SUFFIXES, ".json": "json"}
 LISTS = ("lightgcn", "sequences", "pairs")  # formats of .txt files
 SEQUENCES = "sequences.txt"
+IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 MOST_NAMES = 8  # in a message
 
@@ -178,7 +179,8 @@ def tell_unread(folder: Path, files: list[Path], kind: str, events: Sequence[Pat
     read = {_full(path) for path in (*events, *attributes)}
     suffixes = {".txt", *SUFFIXES} if kind in LISTS else set(SUFFIXES)
     left = [path for path in files if bare_name(path).suffix in suffixes and _full(path) not in read]
-    alike = [path for path in left if SUFFIXES.get(bare_name(path).suffix) == kind and not _is_attributes(path)]
+    others = [path for path in left if not _is_attributes(path) and bare_name(path).stem != IMPRESSIONS]
+    alike = [path for path in others if SUFFIXES.get(bare_name(path).suffix) == kind]
     if alike and kind != "recbole":
         raise DataError(
             f"{folder}: {_shown(folder, events)} would be read by name, and {_shown(folder, alike)} not; rename files "

@@ -214,12 +214,14 @@ def test_check_tells_what_its_recipe_makes_of_each_column(made: Path) -> None:
     for line in (
         "columns:",
         "  events  timestamp    time, in seconds",
-        "  users   occupation   left out by the recipe (else categorical: 21 different whole numbers in 1,050 rows: codes)",
+        "  users   occupation   left out by the recipe "
+        "(else categorical: 21 different whole numbers in 1,050 rows: codes)",
         "  users   zip          hashed: feature 'zip' of the recipe",
         "  users   born         categorical: feature 'born' of the recipe",
         "  users   code         categorical: 20 different whole numbers in 1,050 rows: codes",
         "  items   genres       multi: lists",
-        "  items   title        left out by the recipe (else text: 60 different texts in 60 rows, most of several words)",
+        "  items   title        left out by the recipe "
+        "(else text: 60 different texts in 60 rows, most of several words)",
     ):
         assert line in told
 

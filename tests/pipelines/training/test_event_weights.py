@@ -44,7 +44,6 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
         lambda u, i: None,
         r"loss\.label_shares = 'weight': the data set has no weights",
     ),
-    ({}, lambda u, i: 0, r"no training event has a weight above 0"),
     (
         {"sampler": THIRTEEN},
         impressions,

@@ -106,12 +106,12 @@ def test_one_split_without_impressions_is_read_where_it_lies(tmp_path: Path) -> 
 
 def test_a_split_of_impressions_alone_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(
-        "user,item,time,rating,shop\n" + "".join(f"u{n % 3},i{n},{n},0,s\n" for n in range(30))
+        "user,item,time,rating,shop\n" + "".join(f"u{n % 3},i{n},{n},{int(n < 27)},s\n" for n in range(30))
     )
-    prepare.run(DataConfig(valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
+    prepare.run(DataConfig(valid_share=0.1, test_share=0), tmp_path / "e.csv", tmp_path / "set")
     (tmp_path / "work").mkdir()
     data = Dataset.open(tmp_path / "set")
-    found, context = training_events(data, ("train",), tmp_path / "work", impressions=False)
+    found, context = training_events(data, ("valid",), tmp_path / "work", impressions=False)
     assert (len(found), found.offsets.tolist()) == (0, [0] * (data.manifest.users + 1))
     assert context is not None and context.collect().is_empty() and np.asarray(found.time).tolist() == []
 
