@@ -14,6 +14,10 @@ PUBLISHED = {
     },
     "ml-1m-split": {"servable": {"recall@20": 0.2809, "ndcg@20": 0.2681}},
 }
+SOURCES = {
+    "gowalla": {"servable": "NESCL", "any": "BSPM"},
+    "ml-1m-split": {"servable": "the best in the logs of BARS, RecZoo and BSL"},
+}
 # The README of github.com/blondered/transformer_benchmark (eSASRec, RecSys 2025): TIGER and ActionPiece as their papers
 # report them, the others as calculated there.
 NEXT_ITEM = {

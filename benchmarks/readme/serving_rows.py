@@ -17,9 +17,11 @@ def serving(result: Result) -> Rows:
     return [
         (
             f"One worker on one core, {result['sizes']['items']:,} items, k = {result['sizes']['k']}: requests/s for "
-            "known users without their seen items",
-            f"{known:,.0f}; the server of the tutorials {tutorial['known']:,.0f} ({ratios['known to tutorial']:.1f}x), "
-            f"an empty FastAPI route {empty:,.0f} ({ratios['known to empty']:.2f} of it)",
+            "known users, whose vectors are stored, without their seen items",
+            f"{known:,.0f}; the server of the tutorials, whose tower encodes every request, {tutorial['known']:,.0f} "
+            f"({ratios['known to tutorial']:.1f}x, median of the rounds; histories, through the tower on both sides, "
+            f"{ratios['history to tutorial']:.1f}x), an empty FastAPI route {empty:,.0f} "
+            f"({ratios['known to empty']:.2f} of it)",
             command,
         ),
         (
@@ -51,12 +53,17 @@ def calm(result: Result) -> Rows:
     """p99 of what is accepted under overload, medians of the turns; by turn what comes after, and slow clients."""
     rows, turns, command = [], result["overload"], "serving.overload --bundle BUNDLE"
     normal = median(turn["normal"]["latency_ms"]["200"]["p99"] for turn in turns)
+    saturation = several([turn["saturation"]["per_s"] for turn in turns], ",.0f")
     for name, what in (("twice_saturation", "twice the saturation"), ("connections_512", "512 hammering connections")):
         runs = [turn[name] for turn in turns]
         p99 = median(run["latency_ms"]["200"]["p99"] for run in runs)
         answers, refusals = (median(run["rate"].get(status, 0) for run in runs) for status in ("200", "429"))
-        times = f"{p99:.1f} ms ({normal:.1f} ms at half of saturation)"
-        rates = f"{answers:,.0f} answers/s, {refusals:,.0f} refusals/s"
+        times = f"{p99:.1f} ms ({normal:.1f} ms at half of a saturation of {saturation} requests/s by turn)"
+        shares = several(
+            [run["rate"].get("200", 0) / turn["saturation"]["per_s"] for run, turn in zip(runs, turns, strict=True)],
+            ".2f",
+        )
+        rates = f"{answers:,.0f} answers/s, {shares} of the saturation by turn, {refusals:,.0f} refusals/s"
         what = f"Overload, {what}: p99 of what is accepted"
         waits = [(run["back_after_s"], run["after"]["seconds"]) for run in runs]
         # The last second from which on it was looked at.
@@ -106,7 +113,13 @@ def index(result: Result) -> Rows:
 def bulk_recall(result: Result) -> Rows:
     """`towers recall` against the bare search."""
     figures = ", ".join(f"{name} {each['ratio']:.2f}" for name, each in result["bundles"].items())
-    return [("`towers recall`, as a share of the rate of ScaNN's bare `search_batched`", figures, "search.bulk_recall")]
+    return [
+        (
+            "`towers recall`, as a share of the rate of ScaNN's bare `search_batched`, which takes one thread",
+            figures,
+            "search.bulk_recall --bundle NAME=DIR",
+        )
+    ]
 
 
 def worker_memory(result: Result) -> Rows:

@@ -79,7 +79,7 @@ def report(result: Result) -> Rows:
             "time, popularity its only baseline / all, cached; peak memory",
             f"{result['processor_seconds']['report']:.0f} s, {result['times_exact']:.2f} times the exact top-k alone / "
             f"{whole['processor_seconds']:.0f} s; {whole['peak_bytes'] / 1e9:.1f} GB",
-            "evaluation.report_time",
+            "evaluation.report_time --bundle BUNDLE",
         )
     ]
 
@@ -171,12 +171,12 @@ def compiled(result: Result) -> Rows:
             f"The compiled train step by JAX on device {result['device']['name']}, {len(cells)} losses and samplers: "
             "largest distance from TensorFlow's losses / gradients / state",
             several([max(cell[key] for cell in cells) for key in ("losses", "gradients", "state")], ".0e"),
-            "gpu.run",
+            "gpu.run FILE",
         ),
         (
             f"… batches of {' / '.join(next(iter(ratios.values())))}: a step as a multiple of its bare matrix products",
             "; ".join(f"{step} {' / '.join(each.values())}" for step, each in ratios.items()),
-            "gpu.run",
+            "gpu.run FILE",
         ),
     ]
 
@@ -201,8 +201,9 @@ def train_loop(result: Result) -> Rows:
             (
                 f"… {recipe}, batches of {' / '.join(rates)}: steps/s of the whole loop, as a share of the bare step",
                 f"{several([each['loop_steps_per_s'] for each in rates.values()], ',.0f')}; "
-                f"{several([each['loop_to_bare'] for each in rates.values()], '.2f')}",
-                "gpu.loop",
+                f"{several([each['loop_to_bare'] for each in rates.values()], '.2f')}; what may flatter small ones: "
+                "[training.md](../model/training.md#on-a-gpu)",
+                "gpu.loop --batches 1024 4096 16384 32768 --rounds 5 --events 8000000",
             )
         )
     return rows
