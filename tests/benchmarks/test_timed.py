@@ -234,17 +234,19 @@ def test_runs_are_named_by_model_data_and_budget(tmp_path: Path, monkeypatch: py
 
 
 def test_the_readmes_row_names_model_baseline_and_both_differences() -> None:
-    def figure(model: float, baseline: float) -> dict[str, Any]:
+    def figure(model: float, baseline: float, ease: float) -> dict[str, Any]:
         values = {timed.MODEL: model, timed.STRONGEST: baseline, timed.AHEAD: model - baseline}
+        values |= {"ease": ease, "item_knn": 0.19, "popularity_users": 0.1, "best_attainable": 0.9}
         return {name: {"value": value, "low": value - 0.01, "high": value + 0.01} for name, value in values.items()}
 
-    figures = {"recall@20": figure(0.3, 0.2), "ndcg@20": figure(0.5, 0.35)}
+    figures = {"recall@20": figure(0.3, 0.2, 0.15), "ndcg@20": figure(0.5, 0.35, 0.4)}
     rows = quality_rows.timed({"budget_minutes": 20.0, "figures": {"world": {"tune": figures}}})
     assert rows == [
         (
             "Two synthetic worlds with fashion, `towers tune` in 20 min: recall@20 / NDCG@20",
-            "0.3000 / 0.5000; strongest cheap baseline 0.2000 / 0.3500; ahead by 0.1000 (0.0900 to 0.1100) and 0.1500 "
-            "(0.1400 to 0.1600)",
+            "0.3000 / 0.5000; the baseline with the best recall@20 on validation 0.2000 / 0.3500; ahead of it by 0.1000 "
+            "(0.0900 to 0.1100) and 0.1500 (0.1400 to 0.1600); the best single baseline of each figure on the test "
+            "item-kNN 0.1900 / EASE 0.4000",
             "quality.timed --work DIR",
         )
     ]
