@@ -31,7 +31,7 @@ FORMS = ("single", "batch")
 ENGINES = {
     "scann": ("scann", ["ScannParameters.for_size"]),
     "scann-core": ("scann", ["ScannParameters.for_size"]),
-    "hnswlib": ("hnswlib", ["M=8, ef_construction=200", "M=12, ef_construction=200"]),
+    "hnswlib": ("hnswlib", ["M=6, ef_construction=200", "M=8, ef_construction=200", "M=12, ef_construction=200"]),
     "usearch": ("usearch", ["connectivity=8, expansion_add=200", "connectivity=12, expansion_add=200"]),
 }
 
