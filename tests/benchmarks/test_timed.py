@@ -245,8 +245,8 @@ def test_the_readmes_row_names_model_baseline_and_both_differences() -> None:
         (
             "Two synthetic worlds with fashion, `towers tune` in 20 min: recall@20 / NDCG@20",
             "0.3000 / 0.5000; the baseline with the best recall@20 on validation 0.2000 / 0.3500; ahead of it by "
-            "0.1000 (0.0900 to 0.1100) and 0.1500 (0.1400 to 0.1600); the best single baseline of each figure on the test "
-            "item-kNN 0.1900 / EASE 0.4000",
+            "0.1000 (0.0900 to 0.1100) and 0.1500 (0.1400 to 0.1600); the best single baseline of each figure on the "
+            "test item-kNN 0.1900 / EASE 0.4000",
             "quality.timed --work DIR",
         )
     ]
