@@ -1,7 +1,7 @@
 """Removes a user from a data set: row, events, what was rejected, and the caches beside it.
 
-The other users keep their order. Items are renumbered, because their number of training events orders them; a data
-set prepared from events without the user would be the same.
+The other users keep their order. Items are renumbered, because their number of training events orders them. What
+`towers prepare` decided with the user stays: items that only this user took, with their ids, and where the split cuts.
 """
 
 from dataclasses import replace

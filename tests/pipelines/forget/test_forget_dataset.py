@@ -1,4 +1,4 @@
-"""A data set without a user is the one that `towers prepare` makes of files without that user."""
+"""A data set of a given split and given items without a user is the one that `towers prepare` makes without that user."""
 
 import shutil
 from pathlib import Path
