@@ -4,6 +4,7 @@ The other users keep their order. Items are renumbered, because their number of 
 `towers prepare` decided with the user stays: items that only this user took, with their ids, and where the split cuts.
 """
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from serving.files.staging import remove, staged
 from towers.data.events import Events, Int32s
 
 REJECTS = "rejects.csv"
+CUT_BYTES = 80  # a value of so many may be cut in the middle of an id
 
 
 def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
@@ -39,18 +41,22 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
         data = Dataset.open(path)
         place = data.users["user_id"].index_of(user)
         rejects = _rejects(path)
-        rejected = 0 if rejects is None else int((rejects["value"] == user).sum())
+        rejected = named = 0
+        if rejects is not None:
+            rejected, named = rejects.select(pl.col("value") == user, named=_names(user)).sum().row(0)
         events = 0
         if place is not None:
             events = sum(len(part.between(place, place + 1)) for part in map(data.events, data.parts()))
-        found = {"users": int(place is not None), "events": events, "bad rows": rejected}
+        found = {"users": int(place is not None), "events": events, "bad rows": named}
         if dry_run or not any(found.values()):
             return found
         with staged(path, overwrite=True, marker=MANIFEST) as directory:
             directory.mkdir()
             _write(data, place, directory)
             if rejects is not None and rejects.height > rejected:
-                rejects.filter(pl.col("value").ne_missing(user)).write_csv(directory / REJECTS)
+                rest = rejects.filter(pl.col("value").ne_missing(user))
+                # The row stays: most that name the user beside other words are lines of others.
+                rest.with_columns(value=pl.when(~_names(user)).then("value")).write_csv(directory / REJECTS)
             _write_manifest(data, directory, rejected)
             Dataset.open(directory)
             remove(Cache.beside(path).folder)  # not later: after a kill, the next attempt would find no user
@@ -60,6 +66,16 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
 def _rejects(path: Path) -> pl.DataFrame | None:
     file = path / REJECTS
     return pl.read_csv(file, infer_schema=False, glob=False) if file.is_file() else None
+
+
+def _names(user: str) -> pl.Expr:
+    """Whether a rejected value names a user: some readers keep a whole line, JSON Lines its first 80 bytes."""
+    value = pl.col("value")
+    forms = {user, json.dumps(user)[1:-1]}
+    word = value.str.contains(rf"(?:^|\W)(?:{'|'.join(map(pl.escape_regex, forms))})(?:\W|$)")
+    last = value.str.strip_chars_end("\ufffd")  # stands for a letter that was cut
+    starts = {form[:length] for form in forms for length in range(1, len(form) + 1)}
+    return word | ((value.str.len_bytes() >= CUT_BYTES) & pl.any_horizontal(map(last.str.ends_with, starts)))
 
 
 def _write(data: Dataset, place: int | None, directory: Path) -> None:

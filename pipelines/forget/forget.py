@@ -113,7 +113,8 @@ def run(
                 advance()
             for data in opened:
                 was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
-                tell(data.path, forget_in_dataset(data.path, user, dry_run=dry_run), was)
+                counts = forget_in_dataset(data.path, user, dry_run=dry_run)
+                tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
                 advance()
             for run, dataset in trained.items():
                 if dataset in holding or _in_vocabulary(run, user):

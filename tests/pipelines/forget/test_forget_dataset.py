@@ -1,5 +1,6 @@
-"""A data set of a given split and given items without a user is the one that `towers prepare` makes without that user."""
+"""A data set of a given split and given items without a user is the one that `towers prepare` makes without it."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -114,6 +115,58 @@ def test_rejected_rows_truth_and_caches_go_too(tmp_path: Path) -> None:
         forget.run("u2", state=tmp_path / "state", datasets=[path])
     assert forget.run("u2", state=tmp_path / "state") == {tmp_path / "state": {"events": 1}}, "it was still there"
     assert Dataset.open(path).users["user_id"].to_list() == ["u2"]
+
+
+RATINGS = [
+    f"{user}::{100 + (user + n) % 9}::4::{1600000000 + 9 * user + n}" for user in range(7040, 7045) for n in range(3)
+]
+OBJECTS = [json.dumps({"user_id": f"é-{user}", "item_id": f"i{n % 9}"}) for user in range(7040, 7045) for n in range(3)]
+ESCAPED = json.dumps("é-7042")
+# Bad lines by the name of their file, each with whether its value names the user 7042 or é-7042.
+LINES = {
+    "ratings.dat": [(f"{user}::131", user == 7042) for user in (7042, 70421, 17042, 7041)]
+    + [("7041::7042::4::9::9", True), ("7042::132::5::16::x", True)],
+    "events.jsonl": [
+        ('{"user_id":"é-7042","item_id":"i1"', True),
+        (f'{{"user_id":{ESCAPED},"item_id":"i1"', True),
+        ('{"user_id":"é-70421","item_id":"i1"', False),
+        (f'{{"item_id":"{"i" * 50}","user_id":"é-7042","time":1', True),  # only a part of the id is kept
+        (f'{{"item_id":"{"i" * 53}","user_id":"é-7042","time":1', True),  # half of its first letter
+        (f'{{"item_id":"{"i" * 90}","user_id":"x"', False),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "user"), [("ratings.dat", "7042"), ("events.jsonl", "é-7042")])
+def test_a_rejected_line_that_names_the_user_is_blank_afterwards(
+    name: str, user: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Readers of lines keep what they cannot read, with the user and the items in it."""
+    good, bad = {"ratings.dat": RATINGS, "events.jsonl": OBJECTS}[name], LINES[name]
+    (tmp_path / name).write_text("\n".join([*good, *(line for line, _ in bad)]) + "\n", encoding="utf-8")
+    path = tmp_path / "dataset"
+    prepare.run(DataConfig(), tmp_path / name, path, on_bad_rows="skip")
+    before = pl.read_csv(path / "rejects.csv", infer_schema=False)
+    naming = sum(names for _, names in bad)
+    assert forget_in_dataset(path, user, dry_run=True)["bad rows"] == naming
+    capsys.readouterr()
+    assert forget.run(user, datasets=[path])[path]["bad rows"] == naming
+    assert "train again" in capsys.readouterr().out
+    after = pl.read_csv(path / "rejects.csv", infer_schema=False)
+    kept = [None if names else value for value, (_, names) in zip(before["value"], bad, strict=True)]
+    assert after["value"].to_list() == kept and after.drop("value").equals(before.drop("value"))
+    assert Dataset.open(path).manifest.rejected == after.height == len(bad)
+    assert forget.run(user, datasets=[path]) == {}
+
+
+def test_a_user_of_whom_only_a_bad_row_came_was_seen_by_no_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "ratings.dat").write_text("\n".join([*RATINGS, "1::2"]) + "\n")
+    prepare.run(DataConfig(), tmp_path / "ratings.dat", tmp_path / "dataset", on_bad_rows="skip")
+    capsys.readouterr()
+    assert forget.run("1", datasets=[tmp_path / "dataset"]) == {tmp_path / "dataset": {"bad rows": 1}}
+    assert capsys.readouterr().out == f"{tmp_path / 'dataset'}: removed bad rows 1\n"
 
 
 def test_the_truth_follows_its_users_and_items(tmp_path: Path) -> None:
