@@ -22,6 +22,7 @@ from pipelines.service.verify import VERIFY, verify
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import MANIFEST, IndexInfo, read_manifest
 from serving.bundle.reader import Bundle
+from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove
 from serving.search.exact import BLOCK_QUERIES, ExactIndex
 from serving.search.index import Floats, Index, Rows
@@ -60,6 +61,7 @@ def run(
     Raises:
         DataError: an argument is wrong, or the target cannot be reached.
         BundleError: the bundle is damaged, or ScaNN is not installed on this platform.
+        BusyError: another process is building its index, or removing a user from it.
         OSError: the bundle's directory is not writable.
     """
     if not 0 < target_recall <= 1:
@@ -72,19 +74,21 @@ def run(
     refuse_existing(bundle / MANIFEST, overwrite=True)
     if kind == "scann" and 1 < items < FEWEST:
         raise DataError(f"{bundle}: ScaNN needs at least {FEWEST} items, it has {items}; use --kind exact")
-    if like is None:
-        phases("index", VERIFY, *phases_of(kind))
-        (opened,) = verify(bundle)
-    else:
-        # It was verified when it was written a moment ago, by a command that has named its phases.
-        opened = Bundle.open(bundle, verify=False)
-    queries = opened.sample_queries(SAMPLE, seed)
-    if kind == "exact":
-        measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
-        info = IndexInfo(kind="exact", measured=measured)
-        replace_index(bundle, info)
-    else:
-        info = _build_scann(opened, queries, target_recall, target_k, like)
+    # A `towers forget` beside it would publish a copy of the bundle without this index.
+    with exclusive(bundle, f"{bundle}: another command is changing it; give yours again later"):
+        if like is None:
+            phases("index", VERIFY, *phases_of(kind))
+            (opened,) = verify(bundle)
+        else:
+            # It was verified when it was written a moment ago, by a command that has named its phases.
+            opened = Bundle.open(bundle, verify=False)
+        queries = opened.sample_queries(SAMPLE, seed)
+        if kind == "exact":
+            measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
+            info = IndexInfo(kind="exact", measured=measured)
+            replace_index(bundle, info)
+        else:
+            info = _build_scann(opened, queries, target_recall, target_k, like)
     # With `like`, the bundle is still on its way to its place.
     say(f"{bundle if like is None else 'index'}: {_summary(info)}")
     return info

@@ -7,6 +7,7 @@ replays only later ones.
 import shutil
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from pipelines.console import amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.service.state import open_journal
-from pipelines.service.verify import VERIFY, verify
+from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, SEEN_ITEMS, SEEN_OFFSETS, SEEN_TYPES, open_array
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
@@ -47,7 +48,7 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
     Raises:
         DataError: there is no journal.
         OutputExistsError: `out` exists.
-        BundleError: the bundle is damaged.
+        BundleError: the bundle is damaged, or was replaced meanwhile.
     """
     refuse_existing(out, overwrite=overwrite, marker=MANIFEST)
     with open_journal(state) as journal:
@@ -121,6 +122,7 @@ def _write(
         popular_segments=_segments(bundle, row_of),
         profiles=bundle.profiles,
         overwrite=overwrite,
+        check=partial(refuse_changed, bundle),
         progress=progress,
     )
 

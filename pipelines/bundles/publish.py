@@ -12,7 +12,7 @@ from tempfile import TemporaryDirectory
 
 from pipelines.bundles.requirement import gate
 from pipelines.console import amount, phases, progress, say
-from pipelines.service.verify import PROBE, VERIFY, probed, verify
+from pipelines.service.verify import PROBE, VERIFY, probed, refuse_changed, verify
 from serving.bundle.active import ACTIVE, checked_name
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.versions import Versions
@@ -37,7 +37,8 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
         Its name in the store.
 
     Raises:
-        BundleError: it is damaged, fails a real search, or the store holds another bundle of that name.
+        BundleError: it is damaged, fails a real search or was replaced meanwhile, or the store holds another bundle of
+            that name.
         StoreError: the store cannot be read or written.
         GateError: it lies in a root with a gate, and has no valid blessing.
     """
@@ -53,13 +54,14 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
             raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")
     with gate(Versions(bundle.parent), bundle.name, "publish", override) as write_down:
         phases("publish", VERIFY, PROBE, UPLOAD)
-        verify(bundle)
+        (opened,) = verify(bundle)
         probed(bundle)
         write_down()
         with progress(UPLOAD, total=sum(info.bytes for info in manifest.files.values()) / 1e6, unit="MB") as advance:
             for file, info in manifest.files.items():
                 store.put(bundle / file, f"{name}/{file}")
                 advance(info.bytes / 1e6)
+        refuse_changed(opened)  # without its manifest no service takes what was uploaded
         store.write(f"{name}/{MANIFEST}", content)
     say(f"published: {described(name, manifest)} in {store.url}")
     return name

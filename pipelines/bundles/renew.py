@@ -5,6 +5,7 @@ read as `towers prepare` reads them.
 """
 
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import open_source
-from pipelines.service.verify import VERIFY, verify
+from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.prior import weighs
 from serving.bundle.reader import Bundle
@@ -45,7 +46,7 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
         overwrite: replace an existing bundle.
 
     Raises:
-        BundleError: BUNDLE is damaged.
+        BundleError: BUNDLE is damaged, or was replaced meanwhile.
         DataError: it has no prior, EVENTS cannot be read, hold none of its items or end before those of its prior, or
             a window of days lacks times.
         OutputExistsError: `out` exists.
@@ -63,8 +64,9 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
     made, counted, of_others = _made(opened, events, format, given, opened.item_prior[:, 1])
     # The events alone do not tell which items are new, so a new item's share relative to the mean stays.
     info = made.info.model_copy(update={"new_item": old.new_item})
+    refuse_changed(opened)  # reading the events took long, and the files are copied by name
     # The index is built before publishing, so the bundle is complete or absent.
-    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
+    with staged(out, overwrite=overwrite, marker=MANIFEST, check=partial(refuse_changed, opened)) as directory:
         replace_prior(opened, directory, info, made.shares, made.counts, progress)
         if before is not None:
             target = before.measured.get("target_recall", build_index.TARGET_RECALL)

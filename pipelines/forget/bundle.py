@@ -5,10 +5,12 @@ The bundle is replaced under its name, so services open it again, and a rollback
 
 import shutil
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from pipelines.service.verify import refuse_changed
 from serving.bundle import arrays as files
 from serving.bundle.array_writer import write_blocks, write_ids
 from serving.bundle.manifest import MANIFEST, Manifest, write_manifest
@@ -33,10 +35,10 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
         What was found, by name; zeros for a user who is not in it.
 
     Raises:
-        BundleError: it is damaged.
-        BusyError: another process is removing a user from it.
+        BundleError: it is damaged, or was replaced meanwhile.
+        BusyError: another process is removing a user from it, or building its index.
     """
-    with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
+    with exclusive(path, f"{path}: another command is changing it; give yours again later"):
         bundle = Bundle.open(path)
         row = bundle.query_rows.find(user)
         towers = _towers(bundle, user)
@@ -47,7 +49,7 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
         }
         if dry_run or not any(found.values()):
             return found
-        with staged(path, overwrite=True, marker=MANIFEST) as directory:
+        with staged(path, overwrite=True, marker=MANIFEST, check=partial(refuse_changed, bundle)) as directory:
             shutil.copytree(path, directory)
             if row >= 0:
                 _remove_row(bundle, row, directory)

@@ -111,6 +111,11 @@ def run(
                     publish()
                 tell(place, counts, f"; {AGAIN}")
                 advance()
+            # Those that a command has made meanwhile of bundles with the user; later it finds that they were replaced.
+            while later := [path for each in local for path in _bundles(each) if path not in every]:
+                every += later
+                for path in later:
+                    tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {AGAIN}")
             for data in opened:
                 was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
                 counts = forget_in_dataset(data.path, user, dry_run=dry_run)

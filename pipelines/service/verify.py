@@ -1,10 +1,14 @@
-"""Opens bundles behind a bar that counts the files compared with the manifest; tries real searches on one of them."""
+"""Opens bundles behind a bar that counts the files compared with the manifest; tries real searches on one of them.
+
+A command that makes something of a bundle asks at its end whether the bundle is still the one that it opened.
+"""
 
 from pathlib import Path
 
 from pipelines.console import Advance, phase, progress
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
+from serving.errors import BundleError
 from serving.recall.recaller import Recaller
 from serving.recall.self_test import open_probed
 
@@ -50,6 +54,20 @@ def probed(bundle: Path) -> Recaller:
     """
     with phase(PROBE):
         return open_probed(bundle, verify=False)
+
+
+def refuse_changed(bundle: Bundle) -> None:
+    """Refuses a bundle in whose place another one is since it was opened, such as one without a forgotten user.
+
+    Raises:
+        BundleError: it is another one, or there is none. An index of its own may have come meanwhile.
+    """
+    before, now = bundle.manifest, read_manifest(bundle.path)
+    if (before.model_version, before.created_at) != (now.model_version, now.created_at):
+        raise BundleError(
+            f"{bundle.path}: another command has replaced it meanwhile (model {before.model_version}, now "
+            f"{now.model_version}); nothing was written: give the command again"
+        )
 
 
 def _sizes(bundle: Path) -> list[float]:

@@ -60,6 +60,7 @@ def write_bundle(
     popular_segments: pl.DataFrame | None = None,
     profiles: Iterable[Mapping[str, Any]] | None = None,
     overwrite: bool = False,
+    check: Callable[[], object] | None = None,
     progress: Progress = no_progress,
 ) -> Manifest:
     """Writes, verifies and publishes a bundle, complete or not at all.
@@ -93,13 +94,14 @@ def write_bundle(
         popular_segments: `segment` (String), `rows` (List of item rows, best first) and `counts` (List), one row each.
         profiles: the request features of each of the Q users that do not change with a request; see `Profiles`.
         overwrite: replace an existing bundle.
+        check: see `staged`.
         progress: shows `WRITE`, then, after `write_towers`, `READ_BACK`.
 
     Raises:
         OutputExistsError: `out` exists.
         BundleError: the arguments do not make a readable bundle.
     """
-    with staged(out, overwrite=overwrite, marker=MANIFEST) as directory:
+    with staged(out, overwrite=overwrite, marker=MANIFEST, check=check) as directory:
         directory.mkdir()
         items, queries = len(item_vectors), len(query_vectors)
         has_prior, has_profiles = prior is not None and item_prior is not None, profiles is not None

@@ -10,7 +10,7 @@ import os
 import platform
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -25,13 +25,16 @@ class OutputExistsError(Exception):
 
 
 @contextmanager
-def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> Iterator[Path]:
+def staged(
+    out: Path, *, overwrite: bool = False, marker: str | None = None, check: Callable[[], object] | None = None
+) -> Iterator[Path]:
     """Yields the path to write to (a file or a directory that does not exist yet); publishes it at the end.
 
     Args:
         out: the final path, file or directory.
         overwrite: replace what is there; the old content stays in place until the new one is complete.
         marker: see `refuse_existing`.
+        check: called as the last before the output takes its place; if it raises, nothing is published.
 
     Raises:
         OutputExistsError: `out` exists and may not be replaced.
@@ -47,18 +50,20 @@ def staged(out: Path, *, overwrite: bool = False, marker: str | None = None) -> 
     try:
         with telling_full_disk(asked):
             yield staging
-            publish(staging, out)
+            publish(staging, out, check)
     except BaseException:
         remove(staging)
         raise
 
 
-def publish(staging: Path, out: Path) -> None:
-    """Renames `staging` to `out`, replacing what is there; both are in one directory.
+def publish(staging: Path, out: Path, check: Callable[[], object] | None = None) -> None:
+    """Renames `staging` to `out`, replacing what is there; both are in one directory. `check` as of `staged`.
 
     A directory cannot be replaced in one rename, so an old one is moved aside first and removed last.
     """
-    flush_to_disk(staging)
+    flush_to_disk(staging)  # it may take minutes, so before the check
+    if check is not None:
+        check()
     old = sibling(out, "old")
     if out.is_dir():
         remove(old)

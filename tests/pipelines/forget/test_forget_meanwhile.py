@@ -1,0 +1,140 @@
+"""No bundle keeps a forgotten user because another command read or wrote one while the user was being removed."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines.bundles import build_index, fold, publish, renew
+from pipelines.forget import bundle as forget_bundle
+from pipelines.forget import forget
+from pipelines.forget.bundle import forget_in_bundle
+from serving.bundle.reader import Bundle
+from serving.catalogue.sqlite_journal import SqliteJournal
+from serving.errors import BundleError
+from serving.files.lock import BusyError
+from tests.support.paths import ROOT
+from tests.support.worlds.serving import write_world
+
+GONE = "u5"
+REPLACED = "another command has replaced it meanwhile .*nothing was written: give the command again"
+
+
+def first(
+    patch: pytest.MonkeyPatch, owner: Any, name: str, event: Callable[[], object], *, after: bool = False
+) -> None:
+    """Lets something happen before, or after, the first call of a function."""
+    real, waiting = getattr(owner, name), [event]
+
+    def called(*words: Any, **options: Any) -> Any:
+        if waiting and not after:
+            waiting.pop()()
+        result = real(*words, **options)
+        if waiting:
+            waiting.pop()()
+        return result
+
+    patch.setattr(owner, name, called)
+
+
+def test_a_fold_of_a_bundle_whose_user_was_forgotten_meanwhile_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle")
+    SqliteJournal.open(tmp_path / "state").close()
+    first(monkeypatch, fold, "_copy_towers", lambda: forget.run(GONE, bundles=[tmp_path / "bundle"]))
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(BundleError, match=REPLACED):
+        fold.run(tmp_path / "bundle", tmp_path / "state", tmp_path / "folded")
+    assert sorted(tmp_path.iterdir()) == before
+    fold.run(tmp_path / "bundle", tmp_path / "state", tmp_path / "folded")
+    assert GONE not in Bundle.open(tmp_path / "folded").query_rows
+
+
+@pytest.mark.parametrize("step", ["_made", "replace_prior"])
+def test_a_prior_renewed_of_a_bundle_whose_user_was_forgotten_meanwhile_writes_nothing(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "tests" / "golden" / "bundle-3", tmp_path / "bundle")
+    opened = Bundle.open(tmp_path / "bundle")
+    assert opened.manifest.prior is not None and opened.manifest.prior.until is not None
+    later = opened.manifest.prior.until + 1
+    rows = [f"u{n % 7},{opened.item_ids[n]},{later + n}" for n in range(40)]
+    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n")
+    user = opened.query_ids[0]
+    first(monkeypatch, renew, step, lambda: forget_in_bundle(tmp_path / "bundle", user, dry_run=False), after=True)
+    with pytest.raises(BundleError, match=REPLACED):
+        renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "events.csv"]
+    renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
+    assert user not in Bundle.open(tmp_path / "renewed").query_rows
+
+
+def test_an_upload_of_a_bundle_whose_user_was_forgotten_meanwhile_ends_without_a_manifest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    write_world(tmp_path / "bundle")
+    monkeypatch.setattr(publish, "probed", lambda bundle: forget_in_bundle(bundle, GONE, dry_run=False))
+    with pytest.raises(BundleError, match=REPLACED):
+        publish.publish(tmp_path / "bundle", f"file://{tmp_path}/store")
+    assert not (tmp_path / "store" / "bundle" / "manifest.json").exists()
+    publish.publish(tmp_path / "bundle", f"file://{tmp_path}/store")
+    assert GONE not in Bundle.open(tmp_path / "store" / "bundle").query_rows
+
+
+def test_an_index_and_a_removal_of_one_bundle_refuse_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle")
+    path, refused = tmp_path / "bundle", []
+
+    def beside(command: Callable[[], object]) -> None:
+        with pytest.raises(BusyError, match=f"{path}: another command is changing it; give yours again later"):
+            command()
+        refused.append(command)
+
+    with monkeypatch.context() as patch:
+        first(patch, forget_bundle, "_write_manifest", lambda: beside(lambda: build_index.run(path)))
+        forget.run(GONE, bundles=[path])
+    with monkeypatch.context() as patch:
+        first(patch, build_index, "_measure", lambda: beside(lambda: forget.run("u6", bundles=[path])))
+        build_index.run(path)
+    assert len(refused) == 2
+    forget.run("u6", bundles=[path])
+    after = Bundle.open(path)
+    assert after.manifest.index is not None and not {GONE, "u6"} & set(after.query_names)
+
+
+def test_a_bundle_that_another_command_replaced_meanwhile_is_not_replaced_by_a_copy_of_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bundle"
+    write_world(path)
+    write_world(tmp_path / "new", model_version="new")
+
+    def replaced() -> None:
+        shutil.rmtree(path)
+        (tmp_path / "new").rename(path)
+
+    first(monkeypatch, forget_bundle, "_write_manifest", replaced)
+    with pytest.raises(BundleError, match=REPLACED):
+        forget.run(GONE, bundles=[path])
+    assert Bundle.open(path).manifest.model_version == "new"
+    forget.run(GONE, bundles=[path])
+    assert GONE not in Bundle.open(path).query_rows
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_bundle_that_came_into_the_root_meanwhile_is_searched_too(
+    dry_run: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a fold that ended before the bundle that it read was replaced."""
+    root = tmp_path / "bundles"
+    write_world(root / "one")
+    first(monkeypatch, forget, "forget_in_bundle", lambda: shutil.copytree(root / "one", root / "two"))
+    assert set(forget.run(GONE, bundles=[root], dry_run=dry_run)) == {root / "one", root / "two"}
+    for name in ("one", "two"):
+        assert (GONE in Bundle.open(root / name).query_rows) is dry_run
