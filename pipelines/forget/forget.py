@@ -14,9 +14,11 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
+from pipelines.forget.left_overs import refuse_left_overs
 from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
+from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST, not_a_bundle
 from serving.bundle.versions import CANDIDATE, Versions
 from serving.errors import BundleError
@@ -54,7 +56,8 @@ def run(
         What was found in each place that held the user.
 
     Raises:
-        DataError: no place is named, or one is not what it should be; nothing was removed.
+        DataError: no place is named, one is not what it should be, or beside one lies what another machine or container
+            writes or left; nothing was removed.
         BundleError: likewise for a bundle, of which every file is read before. Or another command has changed a
             bundle of a store meanwhile.
         StoreError: a store does not answer.
@@ -70,6 +73,7 @@ def run(
     folders += [(root, None) for root in local]
     for folder, name in folders:
         put_back(folder, name)
+        refuse_left_overs(folder, name)
     every = list(dict.fromkeys(path for each in local for path in _bundles(each)))
     # Those that links lead to lie elsewhere.
     folders += [(path.parent, path.name) for path in every if path.parent not in local]
@@ -135,16 +139,22 @@ def _bundles(path: Path) -> list[Path]:
     """The bundle at a path, or all bundles of a root, also those that are not active or not published.
 
     Raises:
-        BundleError: there is none.
+        BundleError: there is none, or one that answers is missing.
+        DataError: another machine or container may write one, or left one.
     """
     if (path / MANIFEST).exists():
         found = [path]
     else:
-        names = [] if not path.is_dir() else [info.name for info in Versions(path).list()]
-        found = [_target(path / name) for name in names]
-        for each in found:
-            put_back(each.parent, each.name)
-        found = [each for each in found if each.exists()]  # `active.json` also names those that were removed since
+        found = []
+        for info in Versions(path).list() if path.is_dir() else ():
+            bundle = _target(path / info.name)
+            put_back(bundle.parent, bundle.name)
+            refuse_left_overs(bundle.parent, bundle.name)
+            if bundle.exists():
+                found.append(bundle)
+            elif info.state in ("active", "canary"):  # earlier ones may have been removed since
+                todo = "restore it or choose another one: towers bundles"
+                raise BundleError(f"{bundle}: missing, but {path / ACTIVE} names it as {info.state}; {todo}")
         found += [file.parent for file in path.glob(f".*{CANDIDATE}/{MANIFEST}")]
     if not found:
         raise not_a_bundle(path)

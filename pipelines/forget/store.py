@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory, gettempdir
 from uuid import uuid4
 
 from pipelines.console import progress
+from pipelines.forget.left_overs import refuse_left_overs
 from serving.background import no_pause
 from serving.bundle.manifest import MANIFEST, read_manifest
 from serving.bundle.reader import Bundle
@@ -78,11 +79,13 @@ def stored_bundles(urls: Sequence[str]) -> Iterator[list[StoredBundles]]:
     Raises:
         BundleError: a bundle is partial, altered or not readable by this release.
         StoreError: a store does not answer, or holds no bundle.
+        DataError: copies of another machine or container lie in the temporary directory.
         DiskFullError: the temporary directory has no room for them.
     """
     stores = [Store(url) for url in dict.fromkeys(url.rstrip("/") for url in urls)]
     place = Path(gettempdir()).resolve() / COPIES
     remove_left_overs(place.parent, place.name)  # with the user, if the process was killed
+    refuse_left_overs(place.parent, place.name)
     ours = sibling(place, "partial")
     ours.mkdir(mode=0o700, exist_ok=True)
     try:

@@ -114,12 +114,29 @@ def remove_left_overs(folder: Path, name: str | None = None) -> None:
                 remove(path)
 
 
+def unclear(folder: Path, name: str | None = None) -> list[tuple[Path, str, Path]]:
+    """Output, kind and path of directories beside outputs of which nothing here tells whether they are needed.
+
+    Arguments as of `put_back`. Those of other machines and containers, where a killed process looks like a living one,
+    and after `put_back` old content that has neither an output nor new content beside it.
+    """
+    others = _siblings(folder, name, f"(?!{_machine()})[0-9a-f]{{8}}")
+    found = [(folder / match[1], match[3], path) for match, path in others if path.is_dir()]
+    found += [left for left in _left_overs(folder, name) if left[1] == "old" and not left[0].exists()]
+    return sorted(found)
+
+
 def _left_overs(folder: Path, name: str | None) -> list[tuple[Path, str, Path]]:
     """Output, kind and path of all that dead processes of this machine left in a folder."""
-    pattern = re.compile(rf"\.({'.+' if name is None else re.escape(name)})\.{_machine()}\.(\d{{1,9}})\.(partial|old)")
-    inside = folder.iterdir() if folder.is_dir() else ()
-    found = [(match, path) for path in inside if (match := pattern.fullmatch(path.name))]
+    found = _siblings(folder, name, _machine())
     return [(folder / match[1], match[3], path) for match, path in found if not _lives(int(match[2]), path)]
+
+
+def _siblings(folder: Path, name: str | None, machine: str) -> list[tuple[re.Match[str], Path]]:
+    """The hidden paths beside outputs that machines of a pattern made, with name, process and kind."""
+    pattern = re.compile(rf"\.({'.+' if name is None else re.escape(name)})\.{machine}\.(\d{{1,9}})\.(partial|old)")
+    inside = folder.iterdir() if folder.is_dir() else ()
+    return [(match, path) for path in inside if (match := pattern.fullmatch(path.name))]
 
 
 def refuse_existing(
