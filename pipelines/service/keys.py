@@ -1,10 +1,12 @@
 """`towers keys`: adds, lists and removes API keys.
 
-The file of keys is changed whole or not at all and is readable only by its owner. A new key is printed on stdout, once.
+The file of keys is changed whole or not at all. A new one is readable only by its owner; a changed one keeps its owner,
+its group and its mode. A new key is printed on stdout, once.
 """
 
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,7 +31,7 @@ def add(file: Path, name: str, role: Role) -> None:
         role: what the key may do.
 
     Raises:
-        DataError: the file or the name is invalid, or the name is taken.
+        DataError: the file or the name is invalid, the name is taken, or the file cannot keep its owner.
     """
     if not NAME.fullmatch(name):
         raise DataError(f"--name {name}: must be 1 to 64 letters, digits, '.', '_' or '-'")
@@ -59,7 +61,7 @@ def remove(file: Path, name: str) -> None:
     """Removes a key.
 
     Raises:
-        DataError: the file cannot be used, or has no such key.
+        DataError: the file cannot be used or cannot keep its owner, or has no such key.
     """
     with _alone(file):
         keys = _read(file)
@@ -94,6 +96,22 @@ def _alone(file: Path) -> Iterator[None]:
 
 def _write(file: Path, keys: list[Key]) -> None:
     content = tomli_w.dumps({"key": [key._asdict() for key in keys]})
+    before = file.stat() if file.exists() else None
     with staged(file, overwrite=True) as staging:
         staging.touch(0o600, exist_ok=False)  # readable only by its owner from the start
         staging.write_text(content, encoding="utf-8")
+        if before is not None:
+            _keep_owner(file, before, staging)
+
+
+def _keep_owner(file: Path, before: os.stat_result, staging: Path) -> None:
+    """A service that runs as the file's owner must be able to read the new one: else a removed key stays valid."""
+    try:
+        os.chown(staging, before.st_uid, before.st_gid)
+        staging.chmod(stat.S_IMODE(before.st_mode))
+    except OSError as error:
+        raise DataError(
+            f"--file {file}: belongs to user {before.st_uid} and group {before.st_gid}, to whom user {os.geteuid()} "
+            f"cannot give the changed file ({error.strerror}); nothing was changed; "
+            "give the command as root, or as that user in that group"
+        ) from None

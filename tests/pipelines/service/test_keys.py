@@ -1,6 +1,8 @@
-"""`towers keys`: a key is shown once and kept nowhere, the file is its owner's alone and never half written."""
+"""`towers keys`: a key is shown once and kept nowhere, the file stays its owner's and is never half written."""
 
+import errno
 import hashlib
+import os
 import re
 import subprocess
 import sys
@@ -36,14 +38,47 @@ def test_a_new_key_is_printed_alone_and_only_its_digest_is_kept(file: Path, caps
     assert [KeyRing(file).role(key.encode()) for key in (first, second)] == ["read", "admin"]
 
 
-def test_the_file_is_its_owners_alone_even_where_it_was_not(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_new_file_is_its_owners_alone_and_a_changed_one_keeps_its_mode(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     added(file, "a", "read", capsys)
     assert file.stat().st_mode & 0o777 == 0o600
-    file.chmod(0o644)
+    file.chmod(0o640)  # of a service that reads it by its group
     added(file, "b", "read", capsys)
     command.remove(file, "a")
-    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.stat().st_mode & 0o777 == 0o640
     assert [path.name for path in file.parent.iterdir()] == ["keys.toml"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may give a file to another user")
+def test_a_file_that_root_changes_stays_that_of_the_services_user(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added(file, "a", "read", capsys)
+    os.chown(file, 10_001, 10_002)
+    added(file, "b", "read", capsys)
+    command.remove(file, "a")
+    found = file.stat()
+    assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (10_001, 10_002, 0o600)
+
+
+def test_a_file_that_cannot_keep_its_owner_is_not_changed(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    added(file, "a", "read", capsys)
+    before = file.read_bytes(), file.stat().st_ino
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "chown", refuse)
+    told = r"keys\.toml: belongs to user \d+ and group \d+, .* \(Operation not permitted\); nothing was changed; "
+    for change in (lambda: command.add(file, "b", "read"), lambda: command.remove(file, "a")):
+        with pytest.raises(DataError, match=told):
+            change()
+    assert (file.read_bytes(), file.stat().st_ino) == before
+    assert [path.name for path in file.parent.iterdir()] == ["keys.toml"]
+    assert capsys.readouterr().out == ""
 
 
 def test_a_removed_key_is_gone_and_the_last_one_may_go(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
