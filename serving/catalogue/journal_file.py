@@ -37,7 +37,10 @@ LATER = (
     # Always empty: its last number counts the times that a user was forgotten.
     "CREATE TABLE IF NOT EXISTS forgotten (seq INTEGER PRIMARY KEY AUTOINCREMENT)",
 )
-# More than any journal gets between a backup and the loss of the original.
+# After a restore numbers begin at the clock's nanoseconds / 2^9: no journal gets a change in each 512 ns, so they are
+# above those of every earlier restore of the same backup. Until 2116 they are below 2^53: every JSON reader holds them.
+CLOCK_BITS = 9
+# If the clock is behind the backup: more than any journal gets between a backup and the loss of the original.
 RESTORED_STEP = 2**32
 LONGEST_WAIT_S = 10.0
 POLL_S = 0.001
@@ -108,10 +111,11 @@ def back_up(path: Path, out: Path) -> None:
 
 
 def renumber(path: Path) -> None:
-    """Makes a restored journal go on with higher numbers than its lost original had.
+    """Makes a restored journal go on with higher numbers than its lost original, and than any earlier restore, had.
 
     A folded bundle names the last number that it holds; a new change below that would never be applied to it.
     """
+    now = time.time_ns() >> CLOCK_BITS
     with telling_errors(path), closing(connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for table in ("items", "events", "impressions", "forgotten"):
@@ -119,7 +123,7 @@ def renumber(path: Path) -> None:
                 "INSERT INTO sqlite_sequence SELECT ?, 0 WHERE ? NOT IN (SELECT name FROM sqlite_sequence)",
                 (table, table),
             )
-        connection.execute("UPDATE sqlite_sequence SET seq = seq + ?", (RESTORED_STEP,))
+        connection.execute("UPDATE sqlite_sequence SET seq = iif(seq < ?1, ?1, seq + ?2)", (now, RESTORED_STEP))
         connection.execute("COMMIT")
 
 

@@ -2,6 +2,8 @@
 
 import re
 import threading
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,47 @@ def test_a_change_after_the_restore_is_not_taken_for_one_that_a_folded_bundle_ho
     assert held is not None and held.journal == restored.identity
     assert restored.items_since(held.items) == [ItemChange(seq, "i4", True, {}, {})]
     restored.close()
+
+
+@pytest.mark.parametrize("drill", [False, True])
+def test_a_second_restore_of_one_backup_goes_on_above_the_first(tmp_path: Path, drill: bool) -> None:
+    write_world(tmp_path / "bundle")
+    SqliteJournal.open(tmp_path / "state").close()
+    state.backup(tmp_path / "state", tmp_path / "backup")
+    if drill:  # the backup itself is of a journal that was restored a moment ago
+        state.restore(tmp_path / "backup", tmp_path / "earlier")
+        with closing(SqliteJournal.open(tmp_path / "earlier")) as earlier:
+            earlier.delete_items(["i0"])
+        state.backup(tmp_path / "earlier", tmp_path / "backup", overwrite=True)
+    state.restore(tmp_path / "backup", tmp_path / "first")
+    with closing(SqliteJournal.open(tmp_path / "first")) as first:
+        first.delete_items(["i1", "i2", "i3"])
+        first.add_events([UserEvent(f"e{number}", "u", "i4", number) for number in range(3)])
+    fold.run(tmp_path / "bundle", tmp_path / "first", tmp_path / "folded")
+    held = Bundle.open(tmp_path / "folded").manifest.live
+    state.restore(tmp_path / "backup", tmp_path / "second")
+    with closing(SqliteJournal.open(tmp_path / "second")) as second:
+        seq = second.delete_items(["i4"])
+        second.add_events([UserEvent("other", "u", "i5", 9)])
+        assert held is not None and held.journal == second.identity
+        assert second.items_since(held.items) == [ItemChange(seq, "i4", True, {}, {})]
+        assert [event.event_id for _, event in second.events_since(held.events)] == ["other"]
+        assert seq < 2**53
+
+
+def test_a_restore_goes_on_above_the_backup_also_where_the_clock_is_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SqliteJournal.open(tmp_path / "state").close()
+    state.backup(tmp_path / "state", tmp_path / "backup")
+    state.restore(tmp_path / "backup", tmp_path / "first")
+    with closing(SqliteJournal.open(tmp_path / "first")) as first:
+        before = first.delete_items(["i1"])
+    state.backup(tmp_path / "first", tmp_path / "later")
+    monkeypatch.setattr(time, "time_ns", lambda: 10**18)  # 2001
+    state.restore(tmp_path / "later", tmp_path / "second")
+    with closing(SqliteJournal.open(tmp_path / "second")) as second:
+        assert second.delete_items(["i2"]) > before + 10**9
 
 
 def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None:
