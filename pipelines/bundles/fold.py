@@ -68,7 +68,10 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
     until = -1 if prior is None or prior.until is None else prior.until
     taken = Counter(event.item_id for _, event in events if event.time > until)
     view = recaller.catalogue.live.view
+    seen = len(open_array(bundle, SEEN_ITEMS, np.int32, (None,)))
     folded = _write(opened, view, taken, held, out, overwrite=overwrite)
+    if dropped := seen - len(open_array(out, SEEN_ITEMS, np.int32, (None,))):
+        say(f"of deleted items: {amount(dropped, 'seen events')} left out, which no history and no exclusion holds now")
     items = f"{amount(folded.items, 'items')} (before: {opened.manifest.items:,})"
     say(f"{out}: {items}, {len(view.living):,} of them new or changed, {amount(folded.queries, 'users')}")
     return folded

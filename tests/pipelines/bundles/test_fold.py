@@ -92,6 +92,21 @@ def test_a_history_has_no_place_for_items_that_came_after_training_folded_or_not
     np.testing.assert_array_equal(before.scores, after.scores)
 
 
+def test_it_says_how_many_seen_events_of_deleted_items_it_leaves_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_world(tmp_path / "old", write_towers=save_towers)
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
+    live.delete(["never there"])
+    fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "same")
+    assert "left out" not in capsys.readouterr().err
+    live.delete(["i1", "i9"])
+    fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
+    dropped = sum(row in (1, 9) for user in range(USERS) for row in seen_rows(user))
+    told = f"of deleted items: {dropped} seen events left out, which no history and no exclusion holds now"
+    assert dropped > 1 and told in capsys.readouterr().err.splitlines()
+
+
 def type_of(row: int) -> int:
     return row % 3 - 1
 
