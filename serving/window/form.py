@@ -55,6 +55,11 @@ class Form:
         self._values |= texts
 
     @property
+    def without_history(self) -> bool:
+        """Whether nothing that the user took counts: `POST /recall` can only leave out the user, too."""
+        return self["stored"] == "leave" and not self.lines("history")
+
+    @property
     def asks(self) -> bool:
         """Whether anything but a search by a few letters is asked; the page as it is first opened asks nothing."""
         return any(text for name, text in self._values.items() if name not in ("find_user", "find_item"))
@@ -104,7 +109,7 @@ class Form:
             content["diversity"] = {"column": self["diversity"], "most": self._whole("most", 1)}
         if self["similar"]:
             return content | {"items": [self["similar"]]}
-        if self["user"]:
+        if self["user"] and not self.without_history:
             content["user_id"] = self["user"]
         if history := self.lines("history"):
             content["history"] = history

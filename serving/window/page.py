@@ -198,7 +198,9 @@ def _known_values(bundle: Bundle, feature: str) -> list[str]:
 
 
 def _history(form: Form, recaller: Recaller) -> list[str]:
-    """The history of the form; without one the service takes what it knows of the user."""
+    """The history of the form; without one the service takes what it knows of the user, unless told to leave it."""
+    if form.without_history:
+        return []
     return form.lines("history") or (known_history(recaller, form["user"]) if form["user"] else [])
 
 
@@ -212,7 +214,8 @@ def _edit_history(form: Form, recaller: Recaller) -> None:
     # The newest: an address holds no more, beside the rest of the form.
     while len(urlencode({"history": "\r\n".join(history)})) > MOST_CHARACTERS // 2:
         del history[0]
-    form.replace(history="\n".join(history), add="", remove="")
+    # An empty history alone would bring back what the service knows of the user.
+    form.replace(history="\n".join(history), stored="" if history else "leave", add="", remove="")
 
 
 def _open(form: Form) -> dict[str, bool]:

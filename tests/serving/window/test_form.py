@@ -69,6 +69,8 @@ def request(errors: dict[str, str] | None = None, **fields: str) -> dict[str, An
             {"filter": {"column": "seen", "op": "in", "value": [1_769_817_600_000, 1_769_884_200_000]}},
         ),
         ({"feature.country": ""}, {}),
+        ({"user": "u1", "stored": "leave", "feature.age": "2"}, {"features": {"age": 2}}),
+        ({"user": "u1", "stored": "leave", "history": "i1"}, {"user_id": "u1", "history": ["i1"]}),
     ],
 )  # fmt: skip
 def test_a_form_stands_for_a_request(fields: dict[str, str], content: dict[str, Any]) -> None:

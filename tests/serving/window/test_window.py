@@ -211,11 +211,30 @@ def test_a_change_of_a_known_users_history_begins_with_what_they_took(client: Te
     assert recalled(changed) == ids(client, user_id="u1", history=["i1"], k=20)
 
 
-def test_without_the_last_item_of_a_history_the_page_shows_what_it_answers_from(client: TestClient) -> None:
-    html = page(client, user="u1", history="i2", remove="i2")
+@pytest.mark.parametrize("fields", [{"user": "u1", "history": "i2"}, {"history": "i2"}])
+def test_without_the_last_item_of_a_history_the_page_asks_without_one(
+    client: TestClient, fields: dict[str, str]
+) -> None:
+    html = page(client, **fields, k="6", remove="i2")
     assert re.search(r'<textarea id="history"[^>]*>\n?</textarea>', html)
+    assert recalled(html) == ids(client, k=6) != ids(client, user_id="u1", k=6)
+    assert "What user u1 took" not in html and "<p>No history" in html
+    assert ("asked without user u1" in html) == ("user" in fields)
+    # The form holds it: so does the next question, until an item is added or what the user took is asked for.
+    assert '<option value="leave" selected>' in html
+    asked = fields | {"history": "", "stored": "leave", "k": "6"}
+    assert recalled(page(client, **asked)) == recalled(html)
+    added = page(client, **asked, add="i3")
+    assert recalled(added) == ids(client, history=["i3"], k=6, **({"user_id": "u1"} if "user" in fields else {}))
+    assert 'name="stored"' not in added
+    for link in re.findall(r'<a href="([^"]*)">Ask with what user u1 took</a>', html):
+        assert recalled(client.get(f"/{unescape(link)}").text) == ids(client, user_id="u1", k=6)
+
+
+def test_an_empty_field_of_a_history_is_what_the_user_took(client: TestClient) -> None:
+    html = page(client, user="u1", history="", stored="")
     assert recalled(html) == ids(client, user_id="u1", k=20)
-    assert "What user u1 took" in html
+    assert "What user u1 took" in html and 'name="stored"' not in html
 
 
 def test_a_change_of_a_long_history_leaves_an_address_that_is_answered(client: TestClient) -> None:
