@@ -315,7 +315,7 @@ def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: di
             assert f"<dt>{escape(name)}</dt><dd>{escape(part['definition'])}</dd>" in text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_table_covers_another_and_the_page_is_accessible(folder: Path, content: dict[str, Any]) -> None:
     heights = "texts => texts.map(text => text.getBoundingClientRect().height)"
     beyond = """tables => tables.filter(table => getComputedStyle(table.parentElement).overflowX == "visible"

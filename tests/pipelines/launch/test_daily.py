@@ -144,8 +144,8 @@ def step_of(text: str) -> str:
     return re.findall(r"^daily: (\w+), ", text, re.MULTILINE)[-1]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kills", [[], pytest.param(KILLS, marks=pytest.mark.long)], ids=["whole", "killed"])
+@pytest.mark.long
+@pytest.mark.parametrize("kills", [[], KILLS], ids=["whole", "killed"])
 def test_three_days(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], kills: list[Point]
 ) -> None:

@@ -133,6 +133,7 @@ def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
     assert len({*seeds.values(), 7}) == 3 and seeds["teacher 1 for train"] == seeds["teacher 1 for refit"]
 
 
+@pytest.mark.long
 def test_memory_holds_no_teacher_while_the_next_one_trains(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -202,6 +202,7 @@ def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path
     assert found.recipe["data"]["refit"] is False and "choose_epoch" not in found.recipe["train"]
 
 
+@pytest.mark.long
 def test_further_seeds_leave_time_for_teachers(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     formula = Formula()
     monkeypatch.setattr(finals, "LONGER", ())

@@ -193,6 +193,7 @@ def later_world(world: Path, folder: Path, price: pl.Expr) -> Path:
     return folder / "dataset"
 
 
+@pytest.mark.long
 def test_a_warm_start_on_newer_data_moves_the_rows_and_reads_the_new_columns(
     world: Path, several: Recaller, tmp_path: Path
 ) -> None:
