@@ -6,6 +6,8 @@ from typing import Any
 from benchmarks.harness.machine import load, results
 from pipelines.evaluation.report_table import TITLES
 
+BASELINES = ("popularity", "popularity_users", "popularity_recent", "item_knn", "ease")  # of `towers report`
+
 Result = dict[str, Any]
 Rows = list[tuple[str, str, str]]  # what was measured, the figure, the command that measures it again
 
@@ -33,10 +35,9 @@ def cheap_baseline(result: Result, name: str) -> tuple[str, dict[str, float]]:
     return TITLES.get(best, best), found[best]["test"]
 
 
-def highest(figures: Mapping[str, Any], rankers: Mapping[str, str]) -> tuple[str, float]:
-    """The ranker with the highest value of a figure: its title and the value; `rankers` are titles by name."""
-    best = max((name for name in rankers if name in figures), key=lambda name: figures[name]["value"])
-    return rankers[best], figures[best]["value"]
+def best_baseline(figures: Mapping[str, Any]) -> str:
+    """The baseline with the highest value of a figure; `figures` hold it by ranker."""
+    return max((name for name in BASELINES if name in figures), key=lambda name: figures[name]["value"])
 
 
 def several(values: list[float], form: str) -> str:

@@ -1,6 +1,6 @@
 """The rows of the measured table that are about the recipe of MovieLens-100k."""
 
-from benchmarks.readme.figures import Result, Rows, estimate
+from benchmarks.readme.figures import Result, Rows, best_baseline, estimate
 from pipelines.evaluation.report_table import TITLES
 
 ROLLING_MODELS = {"recipe": "the recipe with its prior", "user features": "user features, without the recipe's prior"}
@@ -16,11 +16,10 @@ def ml_100k(result: Result) -> Rows:
         reached = metrics[strongest["ranker"]][name]["value"]
         other = f"{strongest['title']}, the strongest baseline on validation, {reached:.4f}"
         ahead = estimate(differences[f"exact_minus_{strongest['ranker']}"][name])
-        others = {ranker: found[name]["value"] for ranker, found in metrics.items() if ranker not in ("exact", "index")}
-        best, higher = max(others, key=others.__getitem__), ""
-        if others[best] > reached:
+        best, higher = best_baseline({ranker: found[name] for ranker, found in metrics.items()}), ""
+        if (value := metrics[best][name]["value"]) > reached:
             less = estimate(differences[f"exact_minus_{best}"][name])
-            higher = f"; higher on the test is {TITLES[best]}, {others[best]:.4f}: model less it {less}"
+            higher = f"; higher on the test is {TITLES[best]}, {value:.4f}: model less it {less}"
         rows.append(
             (
                 f"MovieLens-100k, global time split, ids, graph, gender, prior: {name.replace('ndcg', 'NDCG')}",

@@ -14,6 +14,7 @@ from pipelines.console import progress
 from pipelines.dataset.arrays import CONTEXT, DTYPES, IMPRESSIONS, SPLITS, ArrayWriter, new_array
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import EventTable, counts_of, user_ranges
+from pipelines.ingest.impressions import impressions_of
 from pipelines.ingest.splits import Split
 from towers.data.events import Int32s, Int64s
 from towers.data.history import history_ends
@@ -73,8 +74,8 @@ def write_splits(directory: Path, events: EventTable, split: Split, users: int) 
     time = events.time if split.timed else None
     names: tuple[str, ...] = SPLITS
     group = split.label
-    if events.weight is not None and (impression := events.weight <= 0).any():
-        names, group = (*SPLITS, *(name + IMPRESSIONS for name in SPLITS)), group + np.uint8(len(SPLITS)) * impression
+    if (shown := impressions_of(events)) is not None:
+        names, group = (*SPLITS, *(name + IMPRESSIONS for name in SPLITS)), group + np.uint8(len(SPLITS)) * shown
     sizes = [counts_of(events.user, users, group == number) for number in range(len(names))]
     with ExitStack() as opened, progress(PHASE, total=len(events), unit="events") as advance:
         files = [
