@@ -7,7 +7,7 @@ Data: MovieLens-100k at the five cut-offs of `benchmarks.harness.cut_offs`, each
 it, and the last days of a synthetic world with fashion, each validated on the day that follows its training events. At
 the first place all trainings are cold. From then on a warm one starts from the warm one of the place before, as it
 would every day. Each trains the same number of epochs, so that equal epochs are equal steps, and validates after each.
-The prior of now is off: it alone would make one epoch look as good as ten.
+The popularity prior is off: it alone would make one epoch look as good as ten.
 
 Claim: averaged over the places after the first, the warm metric reaches the best cold one in at most a third of the
 steps that the cold one took. `--sets`, `--shares` run a part, which may run beside others with the same `--work`.

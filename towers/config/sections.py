@@ -73,7 +73,7 @@ class DataConfig(Section):
 
 
 class PriorConfig(Section):
-    """A prior of now with given weights; `towers.model.prior` has the formula."""
+    """A popularity prior with given weights; `towers.model.prior` has the formula."""
 
     days: Count | None = Field(
         None, description="window in days whose counts are what is in fashion; left out, all events"

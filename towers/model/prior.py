@@ -1,4 +1,4 @@
-"""The prior of now: how much recent popularity adds to a model's scores.
+"""The popularity prior: how much recent popularity adds to a model's scores.
 
     s(u, i) = u . v_i / |v_i|^x + (now + length log(1 + h)) log q_now(i) - past log q_train(i)
 

@@ -183,7 +183,7 @@ def test_three_days(
     assert root.read() == Active(active=second["day"], previous=(first["day"],))
     run = json.loads((tmp_path / "days" / second["day"] / "run" / SUMMARY).read_text())
     assert "warm_from" in run
-    # The prior of now: what `until` says is the newest event outside the test, and that of the second day is later.
+    # The popularity prior: what `until` says is the newest event outside the test, and that of the second day is later.
     until = [prior_until(tmp_path, each["day"]) for each in (first, second)]
     assert until == [newest_known(tmp_path, *days) for days in ((first["day"], 1), (second["day"], 1, 2))]
     assert until[0] < until[1]
