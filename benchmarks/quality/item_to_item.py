@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks.harness.machine import ROOT, write
 from benchmarks.harness.stages import Stages, arguments
-from pipelines.bundles.export import load_run
+from pipelines.bundles.run import load_run
 from pipelines.evaluation.similarity.neighbours import Asked, Neighbours, Ranked, neighbours
 from pipelines.rankers.bootstrap import bootstrap
 from pipelines.training import train

@@ -35,7 +35,7 @@ from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.published import PUBLISHED
 from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import Stages
-from pipelines.bundles.export import load_run
+from pipelines.bundles.run import load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.validation import validation
 

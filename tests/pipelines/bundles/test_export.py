@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from pipelines.bundles import export
 from pipelines.bundles.bulk import recall
+from pipelines.bundles.run import load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
@@ -283,7 +284,7 @@ def test_a_smaller_dimension_is_the_first_numbers_of_both_towers(similarity: str
     train.run(plain(loss={"matryoshka": [2]}, model=model), world / "dataset", tmp_path / "run")
     for name, dimension in (("whole", None), ("small", 2)):
         export.run(tmp_path / "run", tmp_path / name, dimension=dimension)
-    trained = export.load_run(tmp_path / "run")
+    trained = load_run(tmp_path / "run")
     numbers = {name: tf.constant(rows) for name, rows in trained.tables.items.items()}
     raw = trained.model.candidate_tower.serve(numbers, norm_exponent=0.0).numpy()[:, :2]
     whole, small = Bundle.open(tmp_path / "whole"), open_probed(tmp_path / "small").bundle  # asks both towers, too
@@ -642,7 +643,7 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
 
 def test_a_run_in_the_place_of_another_knows_its_own_ids(world: Path, tmp_path: Path) -> None:
     train.run(plain(), world / "dataset", tmp_path / "run")
-    before = export.load_run(tmp_path / "run")  # its tables stay in memory
+    before = load_run(tmp_path / "run")  # its tables stay in memory
     rows = [(f"x{n % 7}", f"y{n % 5}", 1_600_000_000 + n) for n in range(70)]
     pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
     prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / "dataset")

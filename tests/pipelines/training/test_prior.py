@@ -1,4 +1,4 @@
-"""The popularity prior along the whole path: chosen in training, stored beside the vectors, joined for recall, renewed."""
+"""The popularity prior: chosen in training, stored beside the vectors, joined for recall, renewed."""
 
 import json
 import re

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pipelines.bundles import export
+from pipelines.bundles.run import load_run
 from pipelines.ingest import prepare
 from pipelines.training import train
 from serving.bundle.encoder import Encoder
@@ -79,12 +80,12 @@ def test_vectors_that_determine_the_items_are_learnt_on_both_sides(world: Path) 
     group_of = np.array([int(item[1:]) % GROUPS for item in bundle.item_ids])
     best = np.argsort(-queries @ np.asarray(bundle.item_vectors).T, axis=1)[:, : ITEMS // GROUPS]
     assert (group_of[best] == groups[:, np.newaxis]).mean() > 0.95
-    table = export.load_run(world / "run").model.query_tower.encoders[0].table.numpy()
+    table = load_run(world / "run").model.query_tower.encoders[0].table.numpy()
     assert table.shape == (SIZE + 1, 8) and np.abs(table[SIZE]).max() > 0, "the vector of a missing one is trained"
 
 
 def test_the_exported_towers_give_the_vectors_of_training(world: Path) -> None:
-    bundle, trained = Bundle.open(world / "bundle"), export.load_run(world / "run")
+    bundle, trained = Bundle.open(world / "bundle"), load_run(world / "run")
     looks = dict(zip(trained.dataset.items["item_id"], trained.dataset.items["look"].to_list(), strict=True))
     encoded = Encoder.of_items(bundle).encode([{"look": looks[item]} for item in bundle.item_ids])
     np.testing.assert_allclose(encoded, bundle.item_vectors, atol=1e-5)

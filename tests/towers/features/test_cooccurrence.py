@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipelines.bundles import export
+from pipelines.bundles.run import load_run
 from pipelines.ingest import prepare
 from pipelines.training import train
 from serving.bundle.encoder import Encoder
@@ -219,7 +220,7 @@ def world_recipe(**candidate: Any) -> Any:
 
 
 def test_served_items_are_their_id_and_their_companions(folder: Path) -> None:
-    bundle, trained = Bundle.open(folder / "bundle"), export.load_run(folder / "run")
+    bundle, trained = Bundle.open(folder / "bundle"), load_run(folder / "run")
     parts = [trained.dataset.events(split) for split in ("train", "valid")]
     lists = [[int(i) for part in parts for i in part.item[part.offsets[u] : part.offsets[u + 1]]] for u in range(60)]
     item, value = closest(slow(lists, 30, window=2), 3)

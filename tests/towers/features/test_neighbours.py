@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.bundles import export
+from pipelines.bundles.run import Run, load_run
 from pipelines.ingest import prepare
 from pipelines.training import train
 from serving.bundle.encoder import Encoder
@@ -292,7 +293,7 @@ def test_with_recency_a_history_is_read_in_its_order(tmp_path: Path, window: str
 
 def test_item_vectors_are_scaled_by_the_exponent_that_validation_chose(served: tuple[Bundle, Path]) -> None:
     bundle, folder = served
-    trained = export.load_run(folder / "run")
+    trained = load_run(folder / "run")
     exponent = trained.summary["stages"][0]["norm_exponent"]
     assert trained.summary["stages"][1]["norm_exponent"] == exponent
     tower = trained.model.candidate_tower
@@ -314,6 +315,6 @@ def test_item_vectors_are_scaled_by_the_exponent_that_validation_chose(served: t
     np.testing.assert_allclose(np.asarray(bundle.item_vectors), wanted[trained_rows(bundle, trained)], rtol=1e-4)
 
 
-def trained_rows(bundle: Bundle, trained: export.Trained) -> list[int]:
+def trained_rows(bundle: Bundle, trained: Run) -> list[int]:
     names = trained.dataset.items["item_id"].to_list()
     return [names.index(item) for item in bundle.item_names]

@@ -9,6 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from pipelines.bundles import export
+from pipelines.bundles.run import KNOWN_SPLITS, load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen, seen_times, seen_types
 from pipelines.errors import DataError
@@ -99,8 +100,8 @@ def test_the_bundle_says_which_events_each_history_takes(several: Recaller) -> N
 def test_the_tower_gives_the_vectors_of_training(world: Path, several: Recaller) -> None:
     """The stored vectors come from the tables of training; here requests hold what lists of events say."""
     bundle, data, encoder = several.bundle, Dataset.open(world / "dataset"), several.encoder
-    offsets, items = seen(data, export.KNOWN_SPLITS)
-    times, types = seen_times(data, export.KNOWN_SPLITS), seen_types(data, export.KNOWN_SPLITS)
+    offsets, items = seen(data, KNOWN_SPLITS)
+    times, types = seen_times(data, KNOWN_SPLITS), seen_types(data, KNOWN_SPLITS)
     assert times is not None and types is not None and encoder is not None
     names, requests = data.items["item_id"].to_list(), []
     for user, name in enumerate(data.users["user_id"]):
@@ -129,10 +130,10 @@ def test_after_a_live_event_the_service_asks_for_the_vector_that_training_gives(
     world: Path, several: Recaller, kind: str
 ) -> None:
     """By the tower of the run, on the stored list and the new event: the service holds no times of stored events."""
-    run = export.load_run(world / "run-several")
+    run = load_run(world / "run-several")
     data, names = run.dataset, run.dataset.items["item_id"].to_list()
-    offsets, items = seen(data, export.KNOWN_SPLITS)
-    types = seen_types(data, export.KNOWN_SPLITS)
+    offsets, items = seen(data, KNOWN_SPLITS)
+    types = seen_types(data, KNOWN_SPLITS)
     assert types is not None
     user = next(u for u in range(USERS) if len({*items[offsets[u] : offsets[u + 1]].tolist()}) < ITEMS)
     own = slice(int(offsets[user]), int(offsets[user + 1]))
@@ -176,7 +177,7 @@ def test_an_event_says_its_type_and_the_document_which_lists_there_are(world: Pa
 
 
 def test_the_questions_of_validation_read_their_types(world: Path, several: Recaller) -> None:
-    run = export.load_run(world / "run-several")
+    run = load_run(world / "run-several")
     held, _, users = validation(run.config, run.dataset, run.tables)
     assert held is not None and users is not None and len(several.bundle.query_names) == USERS
     names, rows = run.dataset.users["user_id"].to_list(), run.tables.histories["clicks"].rows

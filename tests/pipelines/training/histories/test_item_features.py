@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 
 from pipelines.bundles import export
+from pipelines.bundles.run import KNOWN_SPLITS, load_run
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
@@ -112,7 +113,7 @@ def test_a_column_that_only_a_history_reads_is_told(world: Path) -> None:
 
 def test_the_tower_gives_the_vectors_of_training_from_ids_alone(world: Path, several: Recaller) -> None:
     bundle, data, encoder = several.bundle, Dataset.open(world / "dataset"), several.encoder
-    offsets, items = seen(data, export.KNOWN_SPLITS)
+    offsets, items = seen(data, KNOWN_SPLITS)
     names = data.items["item_id"].to_list()
     lists = [items[begin:end] for begin, end in pairwise(offsets.tolist())]
     # An item without a training event has no row: it is no step of a sequence, and takes a place of a pooled history.
@@ -126,7 +127,7 @@ def test_the_tower_gives_the_vectors_of_training_from_ids_alone(world: Path, sev
     found = encoder.encode(requests)
     np.testing.assert_allclose(found, bundle.query_vectors[rows], atol=1e-5)
     # The same by the tower of the run, after an event that came since.
-    run, fresh = export.load_run(world / "run-several"), names.index("i7")
+    run, fresh = load_run(world / "run-several"), names.index("i7")
     own = np.append(items[offsets[0] : offsets[1]], fresh).astype(np.int32)
     wanted = embed_all(
         run.model.query_tower.serve, run.tables.of_users(np.zeros(1, np.int32), np.array([0, len(own)]), own)
@@ -200,7 +201,7 @@ def test_a_warm_start_on_newer_data_moves_the_rows_and_reads_the_new_columns(
     data, runs = later_world(world, tmp_path, pl.col("price")), (tmp_path / "run", world / "run-several")
     still = recipe(LISTS, WITH_KIND, optimizer={"learning_rate": 1e-12}, train={"warm_share": 1.0})
     train.run(still, data, runs[0], warm_from=runs[1])
-    here, there = map(export.load_run, runs)
+    here, there = map(load_run, runs)
     assert several.bundle.manifest.items > 0
     now, before = (each.model.query_tower.encoders[0].columns for each in (here, there))
     assert now is not None and before is not None
