@@ -28,7 +28,7 @@ from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
-from pipelines.ingest.formats.column_names import id_column
+from pipelines.ingest.formats.column_names import event_roles, id_column
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
@@ -87,9 +87,10 @@ def run(
 
 
 def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:
-    forms = IdForms(IdForm)
-    items, item_columns = _attributes(source.items, "item", config, rejects, forms["item"])
-    users, user_columns = _attributes(source.users, "user", config, rejects, forms["user"])
+    forms, first = IdForms(IdForm), source.events[0][1]
+    roles = event_roles(first.path, first.columns, config.columns)
+    items, item_columns = _attributes(source.items, "item", roles.item, rejects, forms["item"])
+    users, user_columns = _attributes(source.users, "user", roles.user, rejects, forms["user"])
     table = read_events(source, config, None if items is None else items["item_id"], rejects, forms, staging.parent)
     if source.users is not None and users is not None:
         told = refuse_strangers("user", users["user_id"], source.users.path, table.user_ids, table.paths[0])
@@ -146,11 +147,11 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
 
 
 def _attributes(
-    table: Table | None, side: str, config: DataConfig, rejects: Rejects, form: IdForm
+    table: Table | None, side: str, of_events: str, rejects: Rejects, form: IdForm
 ) -> tuple[pl.DataFrame | None, dict[str, Kind]]:
     if table is None:
         return None, {}
-    column = id_column(table.path, table.columns, side, getattr(config.columns, side))
+    column = id_column(table.path, table.columns, side, of_events)
     return read_attributes(table, column, f"{side}_id", rejects, form)
 
 

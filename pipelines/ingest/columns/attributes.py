@@ -42,7 +42,8 @@ def read_attributes(
     """
     attributes = [other for other in table.columns if other != column]
     if reserved := [other for other in attributes if other in RESERVED]:
-        raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column")
+        ids_are = f"; the ids are those in {column!r}, as in the events" if reserved[0] == name else ""
+        raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column{ids_are}")
     ids, vectors = IdColumn(table.path, column, rejects, form), Vectors(rejects)
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:

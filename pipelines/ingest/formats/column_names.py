@@ -77,19 +77,19 @@ def event_roles(path: Path, columns: Sequence[str], wanted: Columns, remedy: str
     return Roles(str(user), str(item), found["time"], found["type"], found["weight"], context)
 
 
-def id_column(path: Path, columns: Sequence[str], role: str, wanted: str | None) -> str:
+def id_column(path: Path, columns: Sequence[str], role: str, of_events: str) -> str:
     """Finds the id column of an items or users table: the name it has in the events, a common name, or ``id``.
 
     Raises:
         DataError: there is no such column.
     """
-    if wanted in columns:
-        return str(wanted)
+    if of_events in columns:
+        return of_events
     name = find(path, columns, role, None) or next((column for column in columns if column.lower() == "id"), None)
     if name is None:
         # data.columns would rename the events' column, too.
-        of_events = "the name that it has in the events" if wanted is None else f"{wanted!r}, as in the events"
-        raise DataError(_not_found(path, columns, role, f"rename it to {role}_id, id or {of_events}"))
+        remedy = f"rename it to {role}_id, id or {of_events!r}, as in the events"
+        raise DataError(_not_found(path, columns, role, remedy))
     return name
 
 

@@ -299,8 +299,8 @@ def test_a_bad_item_row_is_named_or_skipped(tmp_path: Path, text: str, row: int,
         ("item,train_count\na,1\n", "the column name 'train_count' is reserved"),
         (
             "name,title\na,1\n",
-            "items.csv: no column of item ids; it has name, title; rename it to item_id, id or the name that it has in "
-            "the events$",
+            "items.csv: no column of item ids; it has name, title; rename it to item_id, id or 'item', as in the "
+            "events$",
         ),
         ("item,title\n", "items.csv: no row to read"),
     ],

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from towers.config.sections import DataConfig
+from towers.config.sections import Columns, DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 IDS = range(12)
@@ -185,3 +185,36 @@ def test_two_ids_that_differ_in_zeros_may_be_two(tmp_path: Path) -> None:
     )
     manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
     assert manifest.users == 602
+
+
+@pytest.mark.parametrize(("kind", "mapping"), [("csv", {}), ("parquet", {}), ("jsonl", {}), ("csv", {"item": "film"})])
+def test_the_ids_of_attributes_are_in_the_column_that_has_the_name_of_the_events_ids(
+    tmp_path: Path, kind: str, mapping: dict[str, str]
+) -> None:
+    """Not in the one with a more usual name: here titles, and the person whose session it is."""
+    item = mapping.get("item", "asin")
+    pl.DataFrame({"session_id": ["s1", "s2"], item: ["a", "b"]}).write_csv(tmp_path / "e.csv")
+    tables = {
+        "items": pl.DataFrame({"item": ["Tea", "Bread"], item: ["b", "a"]}),
+        "users": pl.DataFrame({"uid": ["p", "q"], "session_id": ["s2", "s1"]}),
+    }
+    for name, frame in tables.items():
+        path = tmp_path / f"{name}.{kind}"
+        {"csv": frame.write_csv, "parquet": frame.write_parquet, "jsonl": frame.write_ndjson}[kind](path)
+    files = {name: tmp_path / f"{name}.{kind}" for name in tables}
+    config = DataConfig(valid_share=0, test_share=0, columns=Columns(**mapping))
+    prepare.run(config, tmp_path / "e.csv", tmp_path / "out", **files)
+    data = Dataset.open(tmp_path / "out")
+    assert sorted(data.items.select("item_id", "item").rows()) == [("a", "Bread"), ("b", "Tea")]
+    assert sorted(data.users.select("user_id", "uid").rows()) == [("s1", "q"), ("s2", "p")]
+
+
+def test_a_column_of_other_ids_with_the_name_of_the_data_set_is_to_be_renamed(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("session_id,item_id\ns1,a\ns2,b\n")
+    (tmp_path / "users.csv").write_text("user_id,session_id\np,s1\nq,s2\n")
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
+    assert str(caught.value) == (
+        f"{tmp_path / 'users.csv'}: the column name 'user_id' is reserved; rename that column; the ids are those "
+        "in 'session_id', as in the events"
+    )
