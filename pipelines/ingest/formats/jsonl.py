@@ -109,7 +109,7 @@ class _Columns:
         columns = {name: [value.get(name) for value in values] for name in self.names}
         bad: set[int] = set()
         for name, column in columns.items():
-            bad |= self._refused(name, column, block)
+            bad |= self._refused(name, column, block, bad)
         if bad:
             keep = [place for place in range(len(block)) if place not in bad]
             columns = {name: [column[place] for place in keep] for name, column in columns.items()}
@@ -117,8 +117,11 @@ class _Columns:
         series = [self._series(name, column) for name, column in columns.items()]
         return pl.DataFrame([*series, pl.Series(ROW, [row for row, _ in block], dtype=pl.UInt32)])
 
-    def _refused(self, name: str, column: list[Any], block: list[tuple[int, bytes]]) -> set[int]:
-        """Rejects the values that do not fit the column's first type and returns their places."""
+    def _refused(self, name: str, column: list[Any], block: list[tuple[int, bytes]], before: set[int]) -> set[int]:
+        """Rejects the values that do not fit the column's first type and returns their places.
+
+        Those at the places `before` are of rows that another column rejected: a row counts once.
+        """
         found = set(map(type, column)) - {type(None)}
         if name not in self.types and found:
             self.types[name] = next(type(value) for value in column if value is not None)
@@ -140,6 +143,7 @@ class _Columns:
             reasons[reason] = [
                 place for place, value in enumerate(column) if value is not None and type(value) not in allowed
             ]
+        reasons = {reason: [place for place in bad if place not in before] for reason, bad in reasons.items()}
         for reason, bad in reasons.items():
             texts = pl.Series([_written(block[place][1], name, column[place]) for place in bad])
             self.rejects.add(self.path, name, reason, pl.Series([block[place][0] for place in bad]), texts)

@@ -118,6 +118,20 @@ def test_a_json_number_beyond_64_bits_is_a_bad_row(tmp_path: Path, key: str, val
     assert "wrong type: beyond 64 bits" in rejects["reason"][0]
 
 
+def test_a_row_of_json_lines_with_several_wrong_values_is_one_bad_row(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = [f'{{"user":"u{n}","item":"a","p":1,"q":"x","r":2}}' for n in range(6)]
+    bad = ['{"user":"v","item":"a","p":1e300,"q":2,"r":{}}', '{"user":"v","item":"a","p":1,"q":3,"r":"y"}'] * 2
+    rejects = skipped(tmp_path, "e.jsonl", "\n".join([*good, *bad]) + "\n")
+    assert sorted(rejects.select("row", "column", "value").rows()) == [
+        ("10", "q", "3"), ("7", "p", "1e300"), ("8", "q", "3"), ("9", "p", "1e300")
+    ]  # fmt: skip
+    assert Dataset.open(tmp_path / "out").manifest.rejected == 4
+    # 4 of 10 rows are less than half of them.
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_a_json_number_of_64_bits_and_a_long_id_are_kept(tmp_path: Path) -> None:
     largest = 2**63 - 1
     text = f'{{"user":{2**64 - 1},"item":1,"clicks":{largest}}}\n{{"user":2,"item":1,"clicks":{-largest - 1}}}\n'
