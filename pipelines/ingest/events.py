@@ -22,7 +22,7 @@ from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.columns.times import TimeColumn
 from pipelines.ingest.formats.column_names import Roles, event_roles
-from pipelines.ingest.formats.rejects import ROW, Rejects
+from pipelines.ingest.formats.rejects import ROW, Rejects, short_name
 from pipelines.ingest.formats.source import ORDERED, Source
 from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
@@ -110,8 +110,9 @@ class _Reader:
             raise DataError(
                 f"{table.path}: {roles.time!r} would be the time of its events, but the order of a line is; rename it"
             )
-        if self.roles is not None and self.roles.shape != roles.shape:
-            raise DataError(f"{table.path}: other columns than in {self.source.events[0][1].path.name}")
+        if self.roles is not None and (other := self.roles.shape ^ roles.shape):
+            first, names = short_name(self.source.events[0][1].path), ", ".join(sorted(other))
+            raise DataError(f"{table.path}: other columns than in {first}: only one of them has {names}")
         self.roles = self.roles or roles
         columns = {"user": roles.user, "item": roles.item}
         self.ids = [IdColumn(table.path, name, self.rejects, self.forms[side]) for side, name in columns.items()]
@@ -147,7 +148,7 @@ class _Reader:
         if split is not None:
             self.parts["split"].append(np.full(len(item), SPLITS.index(split), np.uint8))
         if roles.context:
-            self.context.append(frame.select(roles.context))
+            self.context.append(frame.select(roles.context), path)
 
     def finish(self) -> EventTable:
         strange = np.arange(self.items.known, len(self.items.strings()), dtype=np.int32)

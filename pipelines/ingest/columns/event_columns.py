@@ -1,6 +1,7 @@
 """Collects the other columns of the events (device, place, …), with strings as categories to save memory."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import polars as pl
 
@@ -11,7 +12,7 @@ from pipelines.ingest.columns.attributes import kind_of, kind_of_texts, typed_co
 from pipelines.ingest.columns.event_table import EventTable
 from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers, parsed
 from pipelines.ingest.columns.vectors import Vectors
-from pipelines.ingest.formats.rejects import Rejects
+from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.table import Table
 
 
@@ -26,6 +27,7 @@ class ContextColumns:
     def __init__(self, table: Table, rejects: Rejects) -> None:
         self.table, self.rejects, self.vectors = table, rejects, Vectors(rejects)
         self._parts: list[pl.DataFrame] = []
+        self._kinds: dict[str, tuple[Kind, Path]] = {}  # of each column, and the file that decided it
         self._texts: dict[str, pl.Categories] = {}
 
     def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
@@ -40,8 +42,15 @@ class ContextColumns:
                 frame = numbers(frame, column, table.path, self.rejects)
         return frame
 
-    def append(self, frame: pl.DataFrame) -> None:
-        """Adds a batch; strings become categories, so that each distinct string is stored once per column."""
+    def append(self, frame: pl.DataFrame, path: Path) -> None:
+        """Adds a batch of a file; strings become categories, so that each distinct string is stored once per column.
+
+        Raises:
+            DataError: a column is of another kind than in an earlier file.
+        """
+        for column, dtype in frame.schema.items():
+            if dtype != pl.Null:
+                self._refuse_other_kind(column, kind_of(dtype), path)
         texts = [column for column, dtype in frame.schema.items() if dtype == pl.String]
         for column in texts:
             self._texts.setdefault(column, pl.Categories.random())
@@ -49,18 +58,10 @@ class ContextColumns:
         self._parts.append(frame.select((self._parts or [frame])[0].columns))
 
     def joined(self) -> pl.DataFrame | None:
-        """Returns all batches as one frame, or None if there are none.
-
-        Raises:
-            DataError: a column's type differs between files.
-        """
+        """Returns all batches as one frame, or None if there are none."""
         if not self._parts:
             return None
-        try:
-            frame = pl.concat(self._parts, how="vertical_relaxed")
-        except pl.exceptions.PolarsError as error:
-            reason = str(error).splitlines()[0]
-            raise DataError(f"{self.table.path}: a column has another type in another file: {reason}") from None
+        frame = pl.concat(self._parts, how="vertical_relaxed")
         self._parts.clear()
         return frame
 
@@ -68,6 +69,12 @@ class ContextColumns:
         """Determines the kinds of text columns, now that all values are known, and fills `context_kinds`."""
         for column in [] if events.context is None else events.context.columns:
             events.context_kinds[column] = self._kind_of(events, column)
+
+    def _refuse_other_kind(self, column: str, kind: Kind, path: Path) -> None:
+        first, where = self._kinds.setdefault(column, (kind, path))
+        if kind != first:
+            remedy = "; data.vectors or data.lists makes them alike" if {kind, first} == {"list", "vector"} else ""
+            raise DataError(f"{path}, column {column!r}: {kind}s here, {first}s in {short_name(where)}{remedy}")
 
     def _kind_of(self, events: EventTable, column: str) -> Kind:
         assert events.context is not None

@@ -47,9 +47,11 @@ class Roles:
         return {role: column for role in USUAL if (column := getattr(self, role)) is not None}
 
     @property
-    def shape(self) -> tuple[bool, bool, list[str]]:
-        """What the files of one data set have in common: whether times and weights, and the names of the context."""
-        return self.time is None, self.weight is None, sorted(self.context)
+    def shape(self) -> set[str]:
+        """What the files of one data set have in common, in words: times, weights, and the names of the context."""
+        found = {"times": self.time, "weights": self.weight}
+        # Quoted, so that a column of context whose name is one of these words is another.
+        return {repr(name) for name in self.context} | {word for word, column in found.items() if column is not None}
 
 
 def event_roles(path: Path, columns: Sequence[str], wanted: Columns, remedy: str = "") -> Roles:

@@ -1,6 +1,8 @@
 """Which files a path means: files beside a file, lone lists, other separators, upper-case endings, reserved names."""
 
 import re
+from datetime import date
+from itertools import product
 from pathlib import Path
 
 import polars as pl
@@ -97,6 +99,53 @@ def test_files_of_one_folder_may_have_their_columns_in_any_order(tmp_path: Path,
     context = data.context("train")
     assert context is not None
     assert sorted(context.select("place", "km").collect().rows()) == [("pa", 1.5), ("pb", 1.5)]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "told"),
+    [
+        ("user,item,price", "user,cost,item", "'cost', 'price'"),
+        ("user,item,time", "user,item,km", "'km', times"),
+        ("user,item,rating,time", "user,item,time", "weights"),
+        # A column of context may have the name of a role, or a word of the message.
+        ("user,item,timestamp,time", "user,item,time", "'time'"),
+        ("user,item,times", "user,item,time", "'times', times"),
+    ],
+)
+def test_a_file_with_other_columns_than_the_first_is_refused_with_them(
+    tmp_path: Path, first: str, second: str, told: str
+) -> None:
+    for name, header in (("a", first), ("b", second)):
+        (tmp_path / f"{name}.csv").write_text(f"{header}\n" + ",".join("1" * len(header.split(","))) + "\n")
+    with pytest.raises(DataError) as caught:
+        prepare.run(DataConfig(), tmp_path, tmp_path / "out")
+    assert str(caught.value) == f"{tmp_path / 'b.csv'}: other columns than in a.csv: only one of them has {told}"
+
+
+VALUES: dict[str, list[object]] = {
+    "string": ["x", True],
+    "number": [7, 1.5, date(2026, 11, 1)],
+    "list": [["x"], [1]],
+    "vector": [[1.5, 2.0]],
+}
+
+
+# Once a column holds vectors, what cannot be one is refused as such.
+@pytest.mark.parametrize(("first", "second"), [*product(list(VALUES)[:3], VALUES), ("vector", "vector")])
+def test_a_column_is_of_one_kind_in_all_files(tmp_path: Path, first: str, second: str) -> None:
+    (tmp_path / "log").mkdir()
+    for one, other in product(VALUES[first], VALUES[second]):
+        for name, value in (("a", one), ("b", None), ("c", other)):
+            frame = pl.DataFrame({"user": [f"u{name}"], "item": ["i"], "c": [value]})
+            frame.write_parquet(tmp_path / "log" / f"{name}.parquet")
+        if first == second:
+            assert opened(tmp_path, tmp_path / "log").manifest.event_columns == {"c": first}
+            continue
+        with pytest.raises(DataError) as caught:
+            opened(tmp_path, tmp_path / "log")
+        remedy = "; data.vectors or data.lists makes them alike" if (first, second) == ("list", "vector") else ""
+        told = f"{tmp_path / 'log' / 'c.parquet'}, column 'c': {second}s here, {first}s in a.parquet{remedy}"
+        assert str(caught.value) == told
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
