@@ -88,11 +88,13 @@ def _small_file(path: Path, columns: tuple[str, ...], separator: str, kinds: dic
     """Reads a file at once."""
     raw = path.read_bytes()
     try:
-        text = raw.decode("utf-8")
+        text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
-    lines = pl.DataFrame({"line": text.splitlines()}, {"line": pl.String}).with_row_index(ROW, 1)
-    lines = lines.filter(pl.col("line").str.strip_chars() != "")
+    line = pl.col("line")
+    # splitlines would also cut at what is a letter of Windows in a title, byte 0x85.
+    lines = pl.DataFrame({"line": text.split("\n")}, {"line": pl.String}).with_row_index(ROW, 1)
+    lines = lines.with_columns(line.str.strip_suffix("\r")).filter(line.str.strip_chars() != "")
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         yield _fields(path, columns, separator, lines, rejects)

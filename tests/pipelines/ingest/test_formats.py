@@ -109,6 +109,25 @@ def test_a_movielens_100k_folder_brings_its_latin_1_movies_and_users(tmp_path: P
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(("encoding", "end"), [("latin-1", "\x85"), ("utf-8", "\u2028"), ("utf-8", "\x0c")])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_the_lines_of_movies_end_only_where_those_of_ratings_do(
+    tmp_path: Path, encoding: str, end: str, line_end: str
+) -> None:
+    source = tmp_path / "ml"
+    source.mkdir()
+    ratings_dat(source)
+    lines = [f"10::é{end}1::War", "", "20::B::Drama", "30::C", "40::D::War"]
+    (source / "movies.dat").write_bytes(line_end.join(lines).encode(encoding))
+    with pytest.raises(DataError, match=r"movies\.dat, row 4, column 'line': expected 3 values .*got '30::C'"):
+        opened(tmp_path, source)
+    lines[3] += "::Drama"
+    (source / "movies.dat").write_bytes(line_end.join(lines).encode(encoding))
+    data = opened(tmp_path, source)
+    assert data.items["title"].to_list() == [f"é{end}1", "B", "C", "D"]
+    assert data.items["genres"].to_list() == [["War"], ["Drama"], ["Drama"], ["War"]]
+
+
 @pytest.mark.parametrize("line", ["10|A|1995|1", "10|A|1995||http://x|" + "|".join("0" * 20)])
 def test_a_movie_with_too_few_or_too_many_values_is_refused(tmp_path: Path, line: str) -> None:
     source = tmp_path / "ml"
@@ -315,6 +334,16 @@ def test_the_item_attributes_beside_the_sequences_of_beauty_are_a_list_column(
 def test_files_written_on_windows_are_read(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     assert pairs(opened(tmp_path, tmp_path / name)) == [("u1", "a"), ("u2", "b")]
+
+
+def test_users_of_movielens_written_on_windows_are_read(tmp_path: Path) -> None:
+    source = tmp_path / "ml"
+    source.mkdir()
+    ratings_dat(source)
+    users = "1::F::1::10::48067\r\n2::M::56::16::70072\r\n3::M::25::15::55117\r\n"
+    (source / "users.dat").write_bytes(b"\xef\xbb\xbf" + users.encode())
+    found = opened(tmp_path, source).users
+    assert found.select("user_id", "zip_code").rows() == [("1", "48067"), ("2", "70072"), ("3", "55117")]
 
 
 def test_a_key_that_first_comes_late_in_json_lines_is_a_column(tmp_path: Path) -> None:
