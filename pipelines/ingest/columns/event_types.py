@@ -13,6 +13,8 @@ from towers.data.events import Int16s, Int32s
 MOST_TYPES = 1_000  # of events: a column with more values holds something else, and is not kept
 MANY = 100  # types that a message may choose from
 SHOWN = 10  # types in a message
+# Beside numbers; others, a duration say, have no text.
+HOLD_TYPES = (pl.String, pl.Boolean, pl.Categorical, pl.Enum, pl.Date, pl.Datetime, pl.Time, pl.Null)
 
 
 class EventTypes:
@@ -34,7 +36,7 @@ class EventTypes:
             DataError: the column can hold no types.
         """
         dtype = pl.Null() if column is None else frame.schema[column]
-        if dtype.is_nested() or dtype == pl.Binary:
+        if not (dtype.is_numeric() or dtype in HOLD_TYPES):
             raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
         if not self._wanted or column is None:
             return None

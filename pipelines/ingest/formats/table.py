@@ -6,6 +6,7 @@ Text stays text; types come later. A text file is checked before parsing: it is 
 import codecs
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import polars as pl
@@ -109,27 +110,28 @@ def lines_table(
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         line = pl.col("line")
-        if text.valid:
-            scan = pl.scan_lines(path, name="line", row_index_name=ROW, row_index_offset=1, glob=False)
-        else:  # whole lines as the only value, with U+FFFD for what is not UTF-8
-            scan = pl.scan_csv(
-                path,
-                has_header=False,
-                separator="\x01",
-                quote_char=None,
-                schema={"line": pl.String},
-                encoding="utf8-lossy",
-                row_index_name=ROW,
-                row_index_offset=1,
-                glob=False,
-            ).with_columns(line.fill_null(""))
-        for lines in scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True):
+        for lines in _lines(path) if text.valid else _lossy_lines(path):
             if not text.valid:
                 lines = rejects.split_off(lines, line.str.contains("\ufffd", literal=True), path, "", "not UTF-8")
             lines = lines.with_columns(line.str.strip_prefix("\ufeff"))
             yield parse(lines if blank else lines.filter(line.str.strip_chars() != ""), rejects)
 
     return Table(path, tuple(columns), text.lines, read)
+
+
+def _lines(path: Path) -> Iterator[pl.DataFrame]:
+    scan = pl.scan_lines(path, name="line", row_index_name=ROW, row_index_offset=1, glob=False)
+    yield from scan.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+
+
+def _lossy_lines(path: Path) -> Iterator[pl.DataFrame]:
+    """The same lines, with U+FFFD for what is not UTF-8: by Python, as polars refuses such a file."""
+    row = 1
+    with path.open(encoding="utf-8", errors="replace", newline="\n") as handle:
+        while lines := list(islice(handle, BATCH_ROWS)):
+            frame = pl.DataFrame({"line": lines}, {"line": pl.String}).with_row_index(ROW, row)
+            yield frame.with_columns(pl.col("line").str.strip_suffix("\n").str.strip_suffix("\r"))
+            row += len(lines)
 
 
 @dataclass(frozen=True)

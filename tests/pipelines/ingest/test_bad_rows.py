@@ -1,5 +1,6 @@
 """Bad input: each case is an error that names file, column and row, or with skip a counted line in rejects.csv."""
 
+from datetime import timedelta
 from pathlib import Path
 
 import polars as pl
@@ -127,6 +128,34 @@ def test_a_bad_row_is_named_or_skipped_and_counted(tmp_path: Path, case: str) ->
     assert items["train_count"].sum() == manifest.events["train"] >= 2
 
 
+@pytest.mark.parametrize(
+    ("format", "events"),
+    [
+        ("pairs", [("a", "b"), ("c", "\x01"), ("h", "i")]),
+        ("lightgcn", [("a", "b"), ("c", "\x01"), ("c", "d"), ("h", "i")]),
+        ("sequences", [("a", "b"), ("c", "\x01"), ("c", "d"), ("h", "i")]),
+        ("movielens", [("a", "b"), ("c", "\x01")]),
+    ],
+)
+def test_the_other_lines_of_a_file_that_is_not_utf_8_are_read_as_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, events: list[tuple[str, str]]
+) -> None:
+    monkeypatch.setattr("pipelines.ingest.formats.table.BATCH_ROWS", 2)
+    file = tmp_path / ("ratings.dat" if format == "movielens" else "e.txt")
+    more = " d" if format in ("lightgcn", "sequences") else ""
+    lines = ["a b", f"c \x01{more}", "x \xff", "caf\xe9", "h i"]
+    if format == "movielens":
+        lines = ["a::b::1::5", "c::\x01::1::6", "x::\xff::1::7", "caf\xe9", "", "h::i::1"]
+    file.write_bytes("\r\n".join(lines).encode("latin-1"))
+    prepare.run(ALL_TRAIN, file, tmp_path / "out", format=format, on_bad_rows="skip")
+    rejects = pl.read_csv(tmp_path / "out" / "rejects.csv", infer_schema=False)
+    assert rejects.filter(reason="not UTF-8")["row"].to_list() == ["3", "4"]
+    assert rejects.filter(pl.col("reason") != "not UTF-8")["row"].to_list() == (["6"] if format == "movielens" else [])
+    data = Dataset.open(tmp_path / "out")
+    train, users, items = data.events("train"), data.users["user_id"], data.items["item_id"]
+    assert sorted((users[int(u)], items[int(i)]) for u, i in zip(train.user, train.item, strict=True)) == events
+
+
 def typed(frame: pl.DataFrame, tmp_path: Path) -> Path:
     frame.write_parquet(tmp_path / "e.parquet")
     return tmp_path / "e.parquet"
@@ -163,6 +192,7 @@ def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path, bad: dict[str, obj
         ("action", [["click"], ["buy"]], "an event's type is text or a number, got List"),
         ("action", [{"x": 1}, {"x": 2}], "an event's type is text or a number, got Struct"),
         ("action", [b"\xff", b"a"], "an event's type is text or a number, got Binary"),
+        ("action", [timedelta(1), timedelta(2)], "an event's type is text or a number, got Duration"),
         ("place", [{"x": 1}, {"x": 2}], "is not supported; drop or convert it"),
     ],
 )

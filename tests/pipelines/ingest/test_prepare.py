@@ -1,6 +1,7 @@
 """`towers prepare` on small files with known answers: mapping, filters, order, manifest, and all or nothing."""
 
 import json
+from datetime import date, time
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +178,24 @@ def test_a_setting_that_the_file_cannot_serve_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         prepared(tmp_path, "user,item\nu1,a\nu2,b\n", **settings)
+
+
+@pytest.mark.parametrize(
+    ("values", "types"),
+    [
+        (pl.Series([True, None, False]), ("false", "true")),
+        (pl.Series([3, None, 20]), ("20", "3")),
+        (pl.Series(["x", None, "y"], dtype=pl.Enum(["y", "x"])), ("x", "y")),
+        (pl.Series(["x", None, "y"], dtype=pl.Categorical), ("x", "y")),
+        (pl.Series([date(2026, 11, 2), None, date(2026, 11, 1)]), ("2026-11-01", "2026-11-02")),
+        (pl.Series([time(9), None, time(7)]), ("07:00:00", "09:00:00")),
+        (pl.Series([None] * 3), ()),
+    ],
+)
+def test_types_of_events_are_kept_as_text(tmp_path: Path, values: pl.Series, types: tuple[str, ...]) -> None:
+    frame = pl.DataFrame({"user": ["u1", "u2", "u3"], "item": ["a", "b", "a"], "action": values})
+    frame.write_parquet(tmp_path / "e.parquet")
+    assert prepare.run(DataConfig(), tmp_path / "e.parquet", tmp_path / "out").event_types == types
 
 
 def test_event_types_that_match_nothing_list_those_there_are(tmp_path: Path) -> None:
