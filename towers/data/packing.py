@@ -23,7 +23,7 @@ class Sequences(NamedTuple):
 
     Attributes:
         items: int64 [R, L, 2] table row and time gap of each item; zero where a row is not full.
-        segment: int64 [R, L] number of the window in its row, from 1; 0 where a row is not full.
+        segment: int64 [R, L] number of the window in its row, 1 to L; 0 where a row is not full.
         position: int64 [R, L] position of an item in its window, from 0.
         place: int64 [B] place of each example's newest item among the R * L; -1 without a history.
     """
@@ -63,10 +63,12 @@ def packed_windows(items: Int32s, lengths: Int64s, width: int) -> tuple[Sequence
     fields = np.zeros((rows * width, FIELDS), np.int64)
     segment, position = np.zeros(rows * width, np.int64), np.zeros(rows * width, np.int64)
     fields[place], position[place] = items, step
-    # The windows of a row are numbered from left to right.
+    # The windows of a row are numbered from left to right. An empty one has no place, and so no number: many may begin
+    # where a full one does, whose number would then exceed `width`.
     order = np.argsort(begins, kind="stable")
+    order = order[lengths[order] > 0]
     row = begins[order] // width
-    number = np.empty(len(lengths), np.int64)
+    number = np.zeros(len(lengths), np.int64)
     number[order] = 1 + np.arange(len(order)) - np.searchsorted(row, row)
     segment[place] = np.repeat(number, lengths)
     shape = (rows, width)

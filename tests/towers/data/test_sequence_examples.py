@@ -166,6 +166,8 @@ def test_packed_rows_hold_every_window_once_and_side_by_side(lengths: list[int])
             mine = np.flatnonzero(windows.segment[begin // 9] == segment[begin])
             assert mine.tolist() == list(range(begin % 9, begin % 9 + length))
     assert (flat[:, 0] > 0).sum() == len(items)
+    # Without a hole, so that no number is greater than the row's places.
+    assert all(set(row) - {0} == set(range(1, max(row) + 1)) for row in windows.segment.tolist())
     # Two rows that are both less than half full would fit into one.
     filled = (windows.segment > 0).sum(axis=1)
     assert (filled <= 4).sum() <= 1

@@ -145,6 +145,17 @@ def test_the_gaps_of_a_share_of_the_histories_train_as_unknown() -> None:
     assert 0.3 < like_unknown.mean() < 0.5
 
 
+def test_examples_without_a_history_take_no_time_gaps_from_those_with_one() -> None:
+    """More of them than a row has places: each window's gaps, known or not, are those of a batch without them."""
+    built = encoder(time_gaps=True, gap_mask_share=0.4)
+    full = histories([LENGTH] * 20)
+    alone, beside = packed(full), packed(np.concatenate([np.zeros((200, LENGTH, 2), np.int32), full]))
+    np.testing.assert_array_equal(beside.segment, alone.segment)
+    vectors = [built.embed(as_tensor(rows), tf.constant([1, 2])).numpy() for rows in (alone, beside)]
+    np.testing.assert_array_equal(vectors[1][-20:], vectors[0])
+    assert not vectors[1][:-20].any()
+
+
 def test_informs_where_a_learnt_item_stands() -> None:
     built = encoder()
     built.table.scatter_update(tf.IndexedSlices(tf.zeros([1, WIDTH]), [7]))
