@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from towers.data.batch import Batch, share
 from towers.data.events import Events, Floats, Int64s
 from towers.data.feature_tables import Array, FeatureTables, bagged
+from towers.data.history import targets
 from towers.data.impressions import NO_ITEM, Impressions
 from towers.data.item_ranks import ItemRanks
 from towers.data.shuffle import order_key, shuffled
@@ -80,7 +81,7 @@ class Examples:
         """The same of successive steps. A small batch costs more by NumPy's calls than by its examples."""
         chosen = share(self.chosen(epoch, steps), self.worker, self.workers)
         example, weight = chosen.ravel(), self.events.weight
-        places, present = self._positives(example)
+        places, present = targets(self.events, example, self.positives)
         item = self._ranks(places, present, 0)
         known = self._known(example, item, present)
         ones = np.ones(places.shape, np.float32)
@@ -112,23 +113,6 @@ class Examples:
         if self.balance:
             weight *= (end - start).astype(np.float64) ** -self.balance
         return weight.astype(np.float32)
-
-    def _positives(self, example: Int64s) -> tuple[Int64s, NDArray[np.bool_]]:
-        """Events [B, K] of the example's items, its own first, and which of them exist.
-
-        Timed data: the user's next events. Untimed: those that follow in the user's list, which wraps round.
-        """
-        events = self.events
-        start, end = _range_of_user(events, example)
-        step = np.arange(self.positives)
-        if events.history_end is not None:
-            places = example[:, None] + step
-            present = places < end[:, None]
-        else:
-            count = (end - start)[:, None]
-            places = start[:, None] + ((example - start)[:, None] + step) % count
-            present = step < count
-        return np.where(present, places, example[:, None]), present
 
     def _known(self, example: Int64s, positive: Int64s, present: NDArray[np.bool_]) -> Int64s:
         """Items [B, L] of the user's other events around each example, none of them one of its positives [B, K].

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from towers.data.bags import MISSING, distinct_bag
 from towers.data.clocks import clock_rows
 from towers.data.events import Events, Int16s, Int32s, Int64s, Past, of_types
-from towers.data.history import earlier, others
+from towers.data.history import earlier, others, targets
 from towers.data.packing import UNKNOWN_GAP, gap_buckets, packed
 
 Array = NDArray[Any]
@@ -92,7 +92,7 @@ class FeatureTables:
         """Query features of training events `example` [B], each as it was before its event.
 
         Args:
-            positives: number of items to find: the example's own and those that follow it.
+            positives: number of items to find: the example's own and those that follow it (`towers.data.history`).
         """
         user = events.user[example]
         features = {name: table[user] for name, table in self.users.items()}
@@ -204,13 +204,10 @@ def windows(start: Int64s, end: Int64s, items: Int32s, history: HistoryTable) ->
 
 
 def example_histories(events: Events, example: Int64s, history: HistoryTable, positives: int = 1) -> Int32s:
-    """Table rows [B, L] of the histories of training events; of `positives` targets, all but the first follow it."""
+    """Table rows [B, L] of the histories of training events, each with `positives` targets."""
     user, past = events.user[example], events.past_of(history.types)
     if events.history_end is not None and not history.others:
         start, end = earlier(events, user, example)
         return windows(past.places(start), past.places(end), past.item, history)
-    first, listed = events.offsets[user][:, None], (events.offsets[user + 1] - events.offsets[user])[:, None]
-    step = np.arange(positives)
-    targets = first + (example[:, None] - first + step) % listed
-    items, other = others(events, past, user, targets, step < listed, history.length)
+    items, other = others(events, past, user, *targets(events, example, positives), history.length)
     return np.where(other, history.rows.take(items), np.int32(MISSING))

@@ -29,6 +29,24 @@ def history_ends(offsets: Int64s, time: Int64s) -> Int64s:
     return np.maximum.accumulate(ends, out=ends)
 
 
+def targets(events: Events, example: Int64s, count: int) -> tuple[Int64s, NDArray[np.bool_]]:
+    """Events [B, `count`] that examples [B] are to find, their own first, and which of them exist.
+
+    Timed data: the user's next events. Untimed: those that follow in the user's list, which wraps round. The example
+    stands in the place of one that does not exist.
+    """
+    user = events.user[example]
+    own, start, end = example[:, None], events.offsets[user][:, None], events.offsets[user + 1][:, None]
+    step = np.arange(count)
+    if events.history_end is not None:
+        places = own + step
+        present = places < end
+    else:
+        places = start + (own - start + step) % (end - start)
+        present = step < end - start
+    return np.where(present, places, own), present
+
+
 def earlier(events: Events, user: Int32s, event: Int64s) -> tuple[Int64s, Int64s]:
     """Start and end [B], in `events.past`, of the histories of events [B] of users [B].
 
@@ -52,7 +70,7 @@ def others(
         past: those that the histories consist of.
         user: [B].
         targets: [B, K] events that follow one another, positive or not.
-        present: [B, K] which targets exist.
+        present: [B, K] which targets exist, as `targets` returns them.
         length: of a window.
     """
     offsets, place, own = events.past.offsets, targets[:, 0], present

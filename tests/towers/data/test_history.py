@@ -66,7 +66,9 @@ def test_a_history_of_others_goes_round_from_the_targets_and_holds_none_of_their
     for mine in users:
         for place in range(len(mine)):
             order = [*mine[place:], *mine[:place]]
-            targets, others = order[:positives], order[positives:]
+            # Targets go round where there are no times, only.
+            count = min(positives, len(mine) - place) if timed else positives
+            targets, others = order[:count], order[count:]
             # The window has `length` places; a positive event of a target's item takes one and leaves it empty.
             window = [item for item, _, weight in others if weight or not weighted][:length]
             held = {item for item, *_ in targets}
