@@ -183,7 +183,7 @@ def build_training(
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features, advance)
     refuse_empty_histories(config, events, tables)
-    zero_untrained_rows(model, tables, events)
+    zero_untrained_rows(model, tables, events, config.loss.positives)
     start_rows(model, tables, events, replicas)
     connect_graphs(model, tables, [events.past])
     alone = bool(tables.sequences) and all(

@@ -31,5 +31,6 @@ def with_weights(events: Events, weight: NDArray[np.float32]) -> Events:
         None if events.time is None else events.time[taken],
         None if end is None else end[taken],
         weight[taken],
+        None if events.type is None else events.type[taken],
     )
     return replace(events, history_end=end, weight=weight, place=np.array(place, np.int32), positives=positives)

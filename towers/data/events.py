@@ -63,6 +63,10 @@ class Events:
         """The events that histories consist of."""
         return self if self.positives is None else self.positives
 
+    def past_place(self, event: Int64s) -> Int64s:
+        """The places in `past` of events; one that is not there has that of the next one that is."""
+        return event if self.place is None else self.past.offsets[self.user[event]] + self.place[event]
+
     def past_of(self, types: Sequence[int]) -> "Past":
         """Those of them that are of these types; of all types if there are none. Found once."""
         key = tuple(types)

@@ -73,12 +73,12 @@ def others(
         present: [B, K] which targets exist, as `targets` returns them.
         length: of a window.
     """
-    offsets, place, own = events.past.offsets, targets[:, 0], present
+    offsets, own = events.past.offsets, present
     if events.place is not None and events.weight is not None:
-        place, own = offsets[user] + events.place[place], present & (events.weight[targets] > 0)
+        own = present & (events.weight[targets] > 0)
     if events.type is not None:
         own = own & of_types(events.type[targets], past.types)
-    start, place = past.places(offsets[user]), past.places(place)
+    start, place = past.places(offsets[user]), past.places(events.past_place(targets[:, 0]))
     count = (past.places(offsets[user + 1]) - start)[:, None]
     step = own.sum(axis=1)[:, None] + np.arange(length)
     other = step < count

@@ -20,14 +20,20 @@ from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
 
 
-def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) -> None:
+def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events, positives: int = 1) -> None:
     """Zeroes every embedding row that none of `events` reads, in place; call it before the first step.
 
     A row that multiplies a number of a vector is read where that number, standardised, is not zero.
+
+    Args:
+        model: the towers.
+        tables: their looked-up features.
+        events: the training events.
+        positives: number of items that each example is to find.
     """
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
-    sources = _read(tables, events)
+    sources = _read(tables, events, positives)
 
     def mark(encoder: FeatureEncoder, parts: Iterable[Array]) -> None:
         spec = encoder.spec
@@ -46,14 +52,14 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events) 
             mark(encoder, sources[side][encoder.spec.name])
             if encoder.columns is not None:
                 table = {**tables.histories, **tables.sequences}[encoder.spec.name]
-                items = _in_histories(table, events)
+                items = _in_histories(table, events, positives)
                 for column in encoder.columns.encoders:
                     mark(column, [tables.item_columns[column.spec.table][items]])
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
 
-def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable[Array]]]:
+def _read(tables: FeatureTables, events: Events, positives: int) -> dict[str, dict[str, Iterable[Array]]]:
     """The rows that examples read, in parts, by side and feature."""
     items = _distinct(events.item)
     users = np.flatnonzero(np.diff(events.offsets))
@@ -61,7 +67,8 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     query |= {name: _in_blocks(rows) for name, rows in tables.context.items()}
     for name, each in {**tables.histories, **tables.neighbours, **tables.sequences}.items():
         # A node of the graph holds the example's own event, too.
-        query[name] = [each.rows[items if name in tables.neighbours and each.others else _in_histories(each, events)]]
+        node = name in tables.neighbours and each.others
+        query[name] = [each.rows[items if node else _in_histories(each, events, positives)]]
     query |= {name: _clock(kind, events, tables) for name, kind in tables.clocks.items()}
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
@@ -69,15 +76,18 @@ def _read(tables: FeatureTables, events: Events) -> dict[str, dict[str, Iterable
     return {"query": query, "candidate": candidate}
 
 
-def _in_histories(table: HistoryTable, events: Events) -> NDArray[np.int64]:
-    """The items in the histories of the examples: not what users took last, or as the only thing."""
+def _in_histories(table: HistoryTable, events: Events, positives: int) -> NDArray[np.int64]:
+    """The items in the histories of the examples: not what users took last, or what is a target of all examples."""
     past, counts = events.past_of(table.types), np.diff(events.offsets)
+    # A list without times is all targets where it is no longer than these.
+    users = np.flatnonzero(counts > (positives if events.history_end is None else 0))
+    last = events.offsets[users + 1] - 1
     if events.history_end is None or table.others:
-        users = np.flatnonzero(counts > 1)
         start, end = events.past.offsets[users], events.past.offsets[users + 1]
+        # With times, the last event of such a list is a target of each example.
+        end = np.where(counts[users] > positives, end, events.past_place(last))
     else:
-        users = np.flatnonzero(counts)
-        start, end = earlier(events, users.astype(np.int32), events.offsets[users + 1] - 1)
+        start, end = earlier(events, users.astype(np.int32), last)
     change = np.zeros(len(past.item) + 1, np.int8)
     np.add.at(change, past.places(start), 1)
     np.add.at(change, past.places(end), -1)

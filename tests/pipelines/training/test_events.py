@@ -129,3 +129,17 @@ def test_a_feature_may_be_named_like_an_array_of_the_events(name: str, tmp_path:
     for array in ("item", "user", "time", "weight", "offsets"):
         assert getattr(training.batches.events, array).tolist() == getattr(wanted, array).tolist()
     assert len(training.batches.tables.context[name]) == len(wanted)
+
+
+@pytest.mark.parametrize("positives", [1, 9])
+def test_a_history_that_no_example_has_leaves_no_rows(positives: int, tmp_path: Path) -> None:
+    """Nine users who took seven items without times: with nine targets, no example has anything beside them."""
+    (tmp_path / "e.csv").write_text("user,item\n" + "".join(f"u{n % 9},i{n % 7}\n" for n in range(63)))
+    prepare.run(DataConfig(split="random"), tmp_path / "e.csv", tmp_path / "set")
+    data = Dataset.open(tmp_path / "set")
+    past = {"past": {"kind": "history", "share_item_table": False}}
+    raw = {"features": {"query": past}, "loss": {"name": "sampled_softmax", "positives_per_query": positives}}
+    run = tmp_path / "run"
+    run.mkdir()
+    training = build_training(check_recipe(parse_config(raw), data), data, ("train",), run, run, validated=False)
+    assert training.task.towers.query_tower.encoders[0].table.numpy().any() == (positives == 1)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.impressions import with_weights
 from towers.config.features import CategoricalFeature, HistoryFeature, IdFeature, NumericFeature
 from towers.config.recipe import parse_config
 from towers.data.bags import MISSING
@@ -56,9 +57,13 @@ def test_a_history_of_a_type_reads_the_items_of_its_events_alone() -> None:
 
 
 @pytest.mark.parametrize("types", [(), (1,)])
-@pytest.mark.parametrize("others", [False, True])
-def test_a_history_reads_what_the_examples_see(others: bool, types: tuple[int, ...]) -> None:
-    """Not what a user took last, at the same time as the last, or as the only thing; marks of a loop over examples."""
+@pytest.mark.parametrize("positives", [1, 3])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("window", ["earlier", "others", "list"])
+def test_a_history_reads_what_the_examples_see(
+    window: str, weighted: bool, positives: int, types: tuple[int, ...]
+) -> None:
+    """Not what is always a target, or taken last or at the same time as the last; marks of a loop over examples."""
     generator = np.random.default_rng(0)
     counts = generator.integers(0, 5, 40)
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -69,18 +74,20 @@ def test_a_history_reads_what_the_examples_see(others: bool, types: tuple[int, .
         np.repeat(np.arange(40, dtype=np.int32), counts),
         item,
         offsets,
-        time,
-        history_ends(offsets, time),
+        None if window == "list" else time,
+        None if window == "list" else history_ends(offsets, time),
         type=generator.integers(-1, 2, size).astype(np.int16),
     )
+    if weighted:
+        events = with_weights(events, generator.integers(0, 3, size).astype(np.float32))
     rows = np.arange(1, size + 1, dtype=np.int32)
-    history = HistoryTable(rows, 5, types=types, others=others)
+    history = HistoryTable(rows, 5, types=types, others=window == "others")
     tables = FeatureTables({}, {"item_id": rows}, histories={"past": history})
-    seen = set(tables.of_examples(events, np.arange(size))["past"].ravel().tolist()) - {MISSING}
+    seen = set(tables.of_examples(events, np.arange(size), positives)["past"].ravel().tolist()) - {MISSING}
     assert 0 < len(seen) < size
     spec = FeatureSpec("past", HistoryFeature(kind="history", share_item_table=False), size=size, table="past")
     ids = [FeatureSpec("item_id", IdFeature(kind="id"), size=size, table="item")]
     towers = TwoTower([spec], ids, parse_config({"model": {"dimension": 3}}))
-    zero_untrained_rows(towers, tables, events)
+    zero_untrained_rows(towers, tables, events, positives)
     table = towers.query_tower.encoders[0].table.numpy()
     assert set(np.flatnonzero(table.any(axis=1)).tolist()) == seen
