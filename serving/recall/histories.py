@@ -26,7 +26,7 @@ class Histories:
         times: the names of the inputs for their times.
         names: the names of all of these.
         of_all_types: whether one of them takes all events, as the history beside a request's features does.
-        folded: whether the bundle has items that were added to it after training.
+        partial: whether the bundle has items without a training event: known by their features, or added by a fold.
     """
 
     def __init__(self, bundle: Bundle) -> None:
@@ -36,7 +36,7 @@ class Histories:
         self.of_all_types = any(not spec.events for spec in self.specs)
         data = bundle.manifest.lineage.get("config", {}).get("data", {})
         self._stays = {"first": 1, "last": -1}.get(data.get("duplicates"))  # a repeated item counts as in training
-        self.folded = "folded" in bundle.manifest.lineage
+        self.partial = not bundle.popularity.all()
         self._numbers = {name: number for number, name in enumerate(bundle.manifest.event_types)}
 
     def read(self, taken: Sequence[Taken]) -> list[str]:
@@ -109,7 +109,7 @@ class Histories:
         return [each for each in live if (rows.get(each.item_id), self._numbers.get(each.type, -1)) not in pairs]
 
     def trained(self, item_ids: Sequence[str] | None) -> list[str]:
-        """The items that the tower knows; those added after training mean nothing to it."""
+        """The items that the tower knows; those without a training event mean nothing to it."""
         return [item_id for item_id in item_ids or () if self._knows(item_id)]
 
     def knows(self, item_ids: Sequence[str] | None) -> bool:
@@ -118,8 +118,8 @@ class Histories:
 
     def _knows(self, item_id: str) -> bool:
         row = self.bundle.item_rows.find(item_id)
-        # A fold has added rows of items that training did not count.
-        return row >= 0 and not (self.folded and self.bundle.popularity[row] == 0)
+        # Of items with fewer events than `min_count`, or with validation events alone, the bundle does not tell it.
+        return row >= 0 and not (self.partial and self.bundle.popularity[row] == 0)
 
     def _stored(self, spec: FeatureSpec, user_row: int | None, live: Sequence[Taken]) -> list[str]:
         """The newest items that the service knows of a user, newest last: the stored ones, then later ones."""

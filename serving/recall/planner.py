@@ -111,9 +111,9 @@ class Planner:
         excluded = self._excluded(query, user_row, [*history, *similar, *recent, *played, *item], items)
 
         def tower(source: Source) -> Plan:
-            # All were found, no item has changed and none came after training: known without a second lookup.
+            # All were found, no item has changed and each has training events: known without a second lookup.
             found = len(history) == len(query.history or ())
-            known = found and not items.view.rows and not self.histories.folded
+            known = found and not items.view.rows and not self.histories.partial
             beside = list(query.history or ()) if known else self.histories.trained(query.history)
             named = self.histories.known(features, beside)
             complete = self._tower_features(query, features, named, user_row, live)

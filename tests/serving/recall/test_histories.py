@@ -29,7 +29,9 @@ TYPED = (FEATURES[0], *HISTORIES[-3:])
 STORED = [("i4", "click"), ("i5", "buy"), ("i6", "click"), ("i7", None), ("i8", "click"), ("i9", "buy")]
 
 
-def opened(path: Path, features: Sequence[FeatureSpec] = HISTORIES, duplicates: str = "keep") -> Recaller:
+def opened(
+    path: Path, features: Sequence[FeatureSpec] = HISTORIES, duplicates: str = "keep", **arrays: Any
+) -> Recaller:
     seen = [int(item[1:]) for item, _ in STORED]
     numbers = [-1 if kind is None else TYPES.index(kind) for _, kind in STORED]
     offsets = np.where(np.arange(13) > 0, len(STORED), 0)
@@ -41,6 +43,7 @@ def opened(path: Path, features: Sequence[FeatureSpec] = HISTORIES, duplicates: 
         event_types=TYPES,
         seen_types=np.array(numbers),
         lineage={"config": {"data": {"duplicates": duplicates}}},
+        **arrays,
     )
     bundle = Bundle.open(path)
     return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder(), UserEvents())
@@ -95,6 +98,22 @@ def test_a_request_fills_what_it_names_and_the_service_the_rest(recaller: Recall
     assert histories(alone) == {"history": ["i30"], "clicks": ["i6", "i8"], "bought": ["i5", "i9"]}
     empty = planned(recaller, features={"clicks": ["no such item"], "bought": []})
     assert empty.source == "popular"
+
+
+def test_items_that_nobody_took_before_the_training_take_no_place(tmp_path: Path) -> None:
+    """They are in the bundle by their features, and the tower has no rows for them in histories."""
+    recaller = opened(tmp_path / "bundle", popularity=(np.arange(60) < 50).astype(np.int64))
+    new = [f"i{row}" for row in range(50, 60)]
+    sent = {"bought": ["i20", *new], "bought_times": list(range(11))}
+    asked = planned(recaller, history=["i3", *new, "i7", *new], features=sent)
+    assert histories(asked) == {"history": ["i3", "i7"], "clicks": [], "bought": ["i20"]} and asked.history == 2
+    assert asked.features is not None and asked.features["bought_times"] == [0]
+    assert planned(recaller, history=new).source == "popular"
+    take(recaller, "u0", (new[0], "buy"), (new[1], "click"))
+    assert planned(recaller, user_id="u0").source == "user"
+    take(recaller, "u0", (new[0], "buy"), ("i1", "click"), (new[1], "click"))
+    live = histories(planned(recaller, user_id="u0"))
+    assert live == {"history": ["i7", "i8", "i9", "i1"], "clicks": ["i8", "i1"], "bought": ["i5", "i9"]}
 
 
 @pytest.mark.parametrize(
