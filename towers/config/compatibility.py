@@ -136,11 +136,14 @@ def _widths(config: "Config") -> Iterator[str]:
 
 
 def _item_features(config: "Config", name: str, feature: HistoryFeature | SequenceFeature, width: int) -> Iterator[str]:
-    for other, each in (config.features.candidate or {}).items():
-        its = each.dimension or config.model.dimension
-        if each.reads and (each.column or other) in feature.item_features and its != width:
+    candidate = config.features.candidate or {}
+    # Of several features of a column, the history shares the first.
+    shared = {each.column or other: other for other, each in reversed(candidate.items()) if each.reads}
+    for other, each in candidate.items():
+        column, its = each.column or other, each.dimension or config.model.dimension
+        if column in feature.item_features and shared.get(column) == other and its != width:
             yield (
-                f"features.query.{name}.item_features: {each.column or other!r} shares the table of "
+                f"features.query.{name}.item_features: {column!r} shares the table of "
                 f"features.candidate.{other}, of width {its}, and is added to the items' vectors, of width {width}; "
                 "give both one dimension"
             )

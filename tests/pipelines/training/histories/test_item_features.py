@@ -266,6 +266,11 @@ def test_widths_that_cannot_be_added_are_refused(world: Path) -> None:
         "past": {"kind": "history", "item_features": ["category", "tags"], "share_item_table": False, "dimension": 3}
     }
     check.run(recipe(own, narrow, model=concat), world / "dataset")
+    # Of two features of one column the history shares the first, so the other's width does not matter.
+    hashed = {"hashed": {"kind": "hashed", "column": "category", "dimension": 3}}
+    check.run(recipe(past, WITH_KIND | hashed, model=concat), world / "dataset")
+    with pytest.raises(ConfigError, match=r"shares the table of features\.candidate\.hashed, of width 3"):
+        recipe(past, IDS | hashed | WITH_KIND, model=concat)
 
 
 def test_only_histories_have_columns() -> None:
