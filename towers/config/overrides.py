@@ -58,8 +58,10 @@ def _is_derived(raw: dict[str, Any], parts: list[str]) -> bool:
 
 
 def _leave_out(node: dict[str, Any], parts: list[str], override: str) -> None:
-    """Marks a derived feature as left out: it is not in the recipe, so it cannot be removed from it."""
+    """Takes a setting out of the recipe, or marks a derived feature, which is not in the recipe, as left out."""
     if len(parts) > 3:
+        if node.pop(parts[-1], None) is not None:
+            return
         feature = ".".join(parts[:3])
         raise ConfigError(
             f"--set {override!r}: a derived feature has no such setting to take out; give a value, or leave the whole "

@@ -175,6 +175,7 @@ def test_overrides_are_toml_values_and_bare_words(tmp_path: Path) -> None:
 
 SPELT = "[features.query]\nuser_id = { kind = 'id' }\nage = { kind = 'numeric' }\n"
 DERIVED = "[features.query]\nderive = true\nage = { log = true }\n"
+BOTH = {"age": {"log": True}, "zip": {"kind": "hashed"}}
 
 
 @pytest.mark.parametrize(
@@ -199,6 +200,7 @@ DERIVED = "[features.query]\nderive = true\nage = { log = true }\n"
         (SPELT, ["features.query="], None, None),
         (DERIVED, [], None, {"age": {"log": True}}),
         (DERIVED, ["features.query.age.log=false"], None, {"age": {"log": False}}),
+        (DERIVED + "zip = { kind = 'hashed', buckets = 5 }", ["features.query.zip.buckets="], None, BOTH),
         (
             DERIVED,
             ["features.query.age=", "features.query.zip.kind=hashed"],
@@ -232,6 +234,7 @@ def test_a_feature_of_a_side_changes_the_spelt_out_side_or_else_the_derived_one(
             r"features\.query\.age\.buckets: no such key",
         ),
         ("", ["features.query.age.kind="], r"no such setting to take out.*--set features\.query\.age="),
+        (DERIVED, ["features.query.age.kind="], r"no such setting to take out.*--set features\.query\.age="),
         ("", ["features.query.age=3"], r"query\.age: must be a table of settings, or false.*got 3"),
         ("", ["features.qeury.age.kind=numeric"], r"features\.qeury: no such key.*did you mean 'query'"),
         (
