@@ -265,6 +265,21 @@ REFUSED += [
         "features.candidate.takers.cooccurrence: is about the items that users take",
         "add a feature of kind = 'cooccurrence'",
     ),
+    (
+        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "window": "all"}}}},
+        "features.candidate.takers.window: an item has one vector for all examples",
+        "leave it out",
+    ),
+    (
+        {"features": {"query": {"taken": {"kind": "neighbours", "cooccurrence_window": "list"}}}},
+        "features.query.taken.cooccurrence_window: only cooccurrence above 0 reads it",
+        "leave it out",
+    ),
+    (
+        {"features": {"candidate": {"takers": {"kind": "neighbours", "cooccurrence_window": 3}}}},
+        "features.candidate.takers.cooccurrence_window: only cooccurrence above 0 reads it",
+        "leave it out",
+    ),
     ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
     (
         {"task": "similarity", "loss": {"name": "pair"}, "similarity": {"pairs": "p.csv"}},
