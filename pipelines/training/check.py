@@ -222,25 +222,12 @@ def _reader_of_weights(config: Config) -> str | None:
     return "train.weighted" if config.train.weighted else None
 
 
-def _refuse_draws(config: Config, data: Dataset) -> Config:
-    """Refuses a recipe that asks for more distinct negatives than there are trained items."""
-    trained = int((data.items["train_count"] > 0).sum())
-    for key, part in (config.negatives.by_key if config.negatives is not None else {}).items():
-        if part.distinct_draws > trained:
-            raise ConfigError(
-                f"{key}.negatives: {part.distinct_draws} distinct items, but only {trained:,} were trained on; "
-                "ask for fewer, or set distinct to false"
-            )
-    return config
-
-
 CHECKS: tuple[Callable[[Config, Dataset], Config], ...] = (
     _refuse_prepared_otherwise,
     _resolve_timed,
     _refuse_unvalidated,
     _resolve_labels,
     refuse_no_impressions,
-    _refuse_draws,
     _resolve_features,
     _refuse_order,
     _resolve_similarity,

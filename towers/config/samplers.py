@@ -29,22 +29,12 @@ class Sampler(Section):
         """The samplers that draw, by key of the recipe: itself, or the parts of a mixture."""
         return {"sampler": self}
 
-    @property
-    def distinct_draws(self) -> int:
-        """How many distinct items it draws from the catalogue for each batch; 0 if copies count."""
-        return 0
-
 
 class Drawing(Sampler):
     """A sampler that draws negatives of its own, shared by the whole batch."""
 
     negatives: Count = Field(4_096, description="k, negatives drawn for each batch and shared by it")
     distinct: bool = Field(False, description="draw until k are distinct; False draws with replacement")
-
-    @property
-    def distinct_draws(self) -> int:
-        """k, or 0 with replacement."""
-        return self.negatives if self.distinct else 0
 
 
 class InBatch(Sampler):

@@ -28,17 +28,14 @@ def build_sampler(
     """
     if not counts.any():
         raise ConfigError("sampler: draws items by their training examples, and no item has one")
-    if not isinstance(config, samplers.Mixed):
-        return _part(config, "sampler", 0, counts, batch_size, examples_seen)
-    keyed = [(f"sampler.parts[{number}]", part) for number, part in enumerate(config.parts)]
     # The losses expect the batch's own items first. Sorted before numbering, so their place does not change the draws.
-    keyed.sort(key=lambda pair: not isinstance(pair[1], samplers.InBatch))
+    keyed = sorted(config.by_key.items(), key=lambda pair: not isinstance(pair[1], samplers.InBatch))
     parts = [_part(part, key, place, counts, batch_size, examples_seen) for place, (key, part) in enumerate(keyed)]
-    return MixedSampler(parts)
+    return MixedSampler(parts) if isinstance(config, samplers.Mixed) else parts[0]
 
 
 def _part(
-    config: samplers.InBatch | samplers.Drawing,
+    config: samplers.Sampler,
     key: str,
     place: int,
     counts: Int64s,
@@ -47,6 +44,7 @@ def _part(
 ) -> NegativeSampler:
     if isinstance(config, samplers.InBatch):
         return InBatchSampler(counts, learned=config.frequencies == "learned", distinct=config.distinct)
+    assert isinstance(config, samplers.Drawing)
     if isinstance(config, samplers.LearnedUnigram) and config.capacity < batch_size:
         raise ConfigError(
             f"{key}.capacity = {config.capacity}: the list of positives must hold a batch of {batch_size}; take a "
@@ -56,8 +54,8 @@ def _part(
     drawable = np.count_nonzero(expected)
     if config.distinct and config.negatives > drawable:
         raise ConfigError(
-            f"{key}.negatives = {config.negatives} with distinct = true: only {drawable} items have training "
-            f"examples; at most {drawable} can be distinct"
+            f"{key}.negatives = {config.negatives} with distinct = true: only {drawable:,} items can be drawn; ask "
+            "for fewer, or set distinct to false"
         )
     drawing = plan(expected, config.negatives) if config.distinct else None
     return NoiseSampler(noise, config.negatives, drawing, config.name, place)  # type: ignore[attr-defined]

@@ -105,6 +105,18 @@ def test_the_last_stage_is_checked_before_the_first_trains(world: Path, monkeypa
         check.run(recipe(USER | GRAPH, data={"refit": True}), world / "many")
 
 
+def test_distinct_negatives_are_as_many_as_the_items_of_the_stages_that_train(tmp_path: Path) -> None:
+    """Nine items train, a tenth one validates: without a stage for `train` alone both are drawn."""
+    rows = [(f"u{u}", f"i{9 if (u, n) == (0, 5) else (u + n) % 9}", 60 * n + u) for u in range(20) for n in range(7)]
+    pl.DataFrame(rows, schema=["user", "item", "time"], orient="row").write_parquet(tmp_path / "e.parquet")
+    prepare.run(DataConfig(split="leave_last_out"), tmp_path / "e.parquet", tmp_path / "ten")
+    ten = {"sampler": {"name": "uniform", "negatives": 10, "distinct": True}}
+    check.run(recipe(USER, data={"refit": True}, train={"choose_epoch": False}, **ten), tmp_path / "ten")
+    for refit in (True, False):
+        with pytest.raises(ConfigError, match=r"sampler\.negatives = 10 with distinct = true: only 9 items"):
+            check.run(recipe(USER, data={"refit": refit}, **ten), tmp_path / "ten")
+
+
 def test_a_recipe_that_trains_passes_and_leaves_nothing(
     world: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -47,7 +47,7 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
     (
         {"sampler": THIRTEEN},
         impressions,
-        r"sampler\.negatives: 13 distinct items, but only 12 were trained on",
+        r"sampler\.negatives = 13 with distinct = true: only 12 items can be drawn; ask for fewer",
     ),
     (
         {
@@ -57,7 +57,7 @@ REFUSED: list[tuple[dict[str, Any], Any, str]] = [
             }
         },
         impressions,
-        r"sampler\.parts\.1\.negatives: 13 distinct items",
+        r"sampler\.parts\.1\.negatives = 13 with distinct = true: only 12 items",
     ),
 ]
 
