@@ -19,7 +19,7 @@ from towers.model.two_tower import SHORTEST
 PAIRS, HEAD, SAMPLE = 4_194_304, 4_096, 12_288
 # With 100,000 items, such a sample gave every weight within 0.002 of that from all items.
 RIDGE = 1e-4  # on the weights, per user: it only decides what the data leave open
-# The length of the history is kept if it explains more than a random number would: Akaike's criterion.
+# The length of the history is kept if it raises the log-likelihood by more than this, about two standard errors.
 WORTH = 2.0
 LOG_SCALE = (-5.0, 5.0)  # of the model's own scores, in units of their standard deviation
 MOST_WEIGHT = 10.0

@@ -37,7 +37,7 @@ class Validation:
         seen_offsets, seen_items: [Q + 1] and flat, what each user has seen.
         target_offsets, target_items: [Q + 1] and flat, what each user took next.
         metric: ``recall@k`` or ``ndcg@k``.
-        shares: log shares of every item, for a model with a prior; None in untimed data.
+        shares: log shares of every item, for a model with a prior; None without one.
         replicas: the workers, each of which ranks for a part of the users.
     """
 
@@ -70,7 +70,7 @@ class Validation:
         own, settings = model.candidate_tower.norm_exponent, model.settings
         prior = prior_of(model)
         best = float(own.numpy())
-        searched = settings.prior == "validation" and self.shares is not None
+        searched = settings.prior == "validation"
         without = None if searched else prior
         if settings.norm_exponent == "validation":
             best, value = climb(lambda exponent: ranking.mean(exponent, without), best, LEAST, MOST)

@@ -92,7 +92,7 @@ class UnigramNoise(Noise):
     """``P(c) = count_c^power / sum count^power`` (Mikolov et al., NeurIPS 2013).
 
     Args:
-        counts: [N] training examples of each item, at least 1.
+        counts: [N] training examples of each item; 0 for one whose events are no examples.
         power: 1 gives the frequencies, 0 a uniform distribution.
     """
 

@@ -110,7 +110,7 @@ class InBatchSampler(NegativeSampler):
     """Candidates are the queries' own first positives (Yi et al., RecSys 2019): ``Q = B q``.
 
     Args:
-        counts: [N] training examples of each item, at least 1.
+        counts: [N] training examples of each item; 0 for one whose events are no examples.
         learned: count positives as they pass, from 1 each, instead of using `counts`.
         distinct: mask all but the first copy of an item: ``Q = 1 - (1 - q)^B``.
     """
