@@ -1,4 +1,4 @@
-"""The batch of one step: that of the training, of either stage, and what there is none of."""
+"""The batch of one step: that of the training, of either stage, and what there is none of. Which users validate."""
 
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from pipelines.training.stage import build_training
 from tests.support.worlds.splits import split_world
 from towers.config.recipe import Config, parse_config
 from towers.data.batch import Batch
+from towers.evaluation.validation import Validation
 
 SECTIONS: dict[str, Any] = {
     "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
@@ -26,8 +27,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return split_world(tmp_path_factory.mktemp("world"), "global_time")
 
 
-def recipe(*, refit: bool) -> Config:
-    return parse_config(SECTIONS | {"data": {"refit": refit}})
+def recipe(*, refit: bool, **train: Any) -> Config:
+    return parse_config(SECTIONS | {"data": {"refit": refit}, "train": SECTIONS["train"] | train})
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,16 @@ def test_it_is_the_batch_of_the_training(
 def test_what_there_is_none_of_is_refused(asked: dict[str, Any], message: str, data: Dataset) -> None:
     with pytest.raises(DataError, match=f"^{message}$"):
         batch.run(recipe(refit=False), data.path, **asked)
+
+
+def test_a_seeded_sample_of_users_validates(data: Dataset, tmp_path: Path) -> None:
+    def users(**train: int) -> list[int]:
+        config = check_recipe(recipe(refit=False, **train), data)
+        training = build_training(config, data, ("train",), tmp_path, tmp_path, validated=True)
+        assert isinstance(training.validation, Validation) and training.users is not None
+        assert len(training.validation.query["user_id"]) == len(training.users)
+        return [int(user) for user in training.users]
+
+    everybody, some = users(), users(validation_users=5)
+    assert len(some) == 5 < len(everybody) and set(some) < set(everybody)
+    assert users(validation_users=5) == some != users(validation_users=5, seed=1)

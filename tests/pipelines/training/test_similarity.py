@@ -18,6 +18,7 @@ from pipelines.evaluation import report
 from pipelines.ingest import prepare
 from pipelines.training import check, train
 from pipelines.training.similarity.labels import HELD_OUT, TRAINING, VALIDATION, pairs_digest, read_labels, read_pairs
+from pipelines.training.similarity.training import similarity_training
 from serving.bundle.reader import Bundle
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
@@ -25,6 +26,7 @@ from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
 from towers.evaluation.metrics import METRICS
+from towers.tasks.similarity import NeighbourValidation
 
 ITEMS, USERS, CLASSES = 60, 20, 3
 FEATURES = {"item_id": {"kind": "id", "mask_share": 0.5}, "maker": {"kind": "categorical", "mask_share": 0.4}}
@@ -201,6 +203,20 @@ def test_the_held_out_halves_are_disjoint_and_seeded(world: Path, column: str) -
         for b in range(1, ITEMS, 5):
             alike = bool({str(values[a])} & {str(values[b])}) if column != "tags" else bool({*values[a]} & {*values[b]})
             assert labels.relation.alike(np.array([a]), np.array([b]))[0] == alike
+
+
+def test_a_seeded_sample_of_the_held_out_items_validates(world: Path, tmp_path: Path) -> None:
+    data = Dataset.open(world / "data")
+
+    def asked(**train: int) -> list[int]:
+        config = check.check_recipe(recipe(train={"batch_size": 8, **train}), data)
+        validation = similarity_training(config, data, tmp_path).validation
+        assert isinstance(validation, NeighbourValidation) and len(validation.likes) == len(validation.query)
+        return [int(item) for item in validation.query]
+
+    every, some = asked(), asked(validation_users=5)
+    assert (len(every), len(some)) == (12, 5) and set(some) < set(every)
+    assert asked(validation_users=5) == some
 
 
 def test_labels_of_the_report_half_change_nothing_that_is_trained(world: Path, bundle: Path, tmp_path: Path) -> None:

@@ -181,15 +181,15 @@ def test_an_adaptive_margin_is_bounded_and_due_now_and_then() -> None:
 
 def test_an_adaptive_margin_is_in_log_and_checkpoint(tmp_path: Path) -> None:
     sections: dict[str, dict[str, Any]] = {
-        "loss": {"name": "distance_softmax", "margin": "adaptive", "margin_max": 0.3},
-        "train": {"epochs": 2},
+        "loss": {"name": "distance_softmax", "margin": "adaptive", "margin_max": 0.3, "margin_every": 2},
+        "train": {"epochs": 3},
     }
     first = trainer(tmp_path, **sections)
     assert float(first.task.margin.value) == 0.0  # type: ignore[attr-defined]
     history = first.fit().history
     # Untrained queries and items are near right angles: d = 1 or so, far above the bound.
-    assert [record["margin"] for record in history] == pytest.approx([0.3, 0.3])
-    assert history[0]["margin_clamped"] == 1
+    assert [record["margin"] for record in history] == pytest.approx([0.0, 0.3, 0.3])
+    assert [record.get("margin_clamped") for record in history] == [None, 1, None]
     again = trainer(tmp_path, **sections)
     again.fit()
     assert float(again.task.margin.value) == pytest.approx(0.3)  # type: ignore[attr-defined]
@@ -242,6 +242,10 @@ def test_labels_are_divided_by_the_largest() -> None:
         score = cosines(task, batch, batch.item.numpy()[:, 0]).diagonal() / 0.2
         wanted = np.mean(np.log1p(np.exp(score)) - batch.label.numpy()[:, 0] / most * score)
         assert float(task.compute_loss(batch)) == pytest.approx(wanted, rel=1e-5)
+
+
+def test_a_list_is_as_long_as_the_recipe_says() -> None:
+    assert [built(loss={"name": "graded_hinge", "list_length": n})[1].item.shape for n in (2, 3)] == [(64, 2), (64, 3)]
 
 
 @pytest.mark.parametrize("sampler", [{"name": "in_batch"}, DRAWN], ids=lambda section: section["name"])
