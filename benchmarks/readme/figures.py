@@ -43,8 +43,3 @@ def best_baseline(figures: Mapping[str, Any]) -> str:
 def several(values: list[float], form: str) -> str:
     """Values side by side."""
     return " / ".join(format(value, form) for value in values)
-
-
-def estimate(figure: dict[str, float]) -> str:
-    """A value with its interval."""
-    return f"{figure['value']:.4f} ({figure['low']:.4f} to {figure['high']:.4f})"

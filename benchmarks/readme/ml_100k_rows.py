@@ -1,7 +1,7 @@
 """The rows of the measured table that are about the recipe of MovieLens-100k."""
 
-from benchmarks.readme.figures import Result, Rows, best_baseline, estimate
-from pipelines.evaluation.report_table import TITLES
+from benchmarks.readme.figures import Result, Rows, best_baseline
+from pipelines.evaluation.report_table import TITLES, interval
 
 ROLLING_MODELS = {"recipe": "the recipe with its prior", "user features": "user features, without the recipe's prior"}
 BALANCED = "balanced popularity"
@@ -15,15 +15,15 @@ def ml_100k(result: Result) -> Rows:
     for name in ("recall@10", "recall@50", "ndcg@20"):
         reached = metrics[strongest["ranker"]][name]["value"]
         other = f"{strongest['title']}, the strongest baseline on validation, {reached:.4f}"
-        ahead = estimate(differences[f"exact_minus_{strongest['ranker']}"][name])
+        ahead = interval(differences[f"exact_minus_{strongest['ranker']}"][name])
         best, higher = best_baseline({ranker: found[name] for ranker, found in metrics.items()}), ""
         if (value := metrics[best][name]["value"]) > reached:
-            less = estimate(differences[f"exact_minus_{best}"][name])
+            less = interval(differences[f"exact_minus_{best}"][name])
             higher = f"; higher on the test is {TITLES[best]}, {value:.4f}: model less it {less}"
         rows.append(
             (
                 f"MovieLens-100k, global time split, ids, graph, gender, prior: {name.replace('ndcg', 'NDCG')}",
-                f"{estimate(metrics['exact'][name])}; {other}; model less baseline {ahead}{higher}",
+                f"{interval(metrics['exact'][name])}; {other}; model less baseline {ahead}{higher}",
                 "quality.ml_100k",
             )
         )
@@ -43,18 +43,18 @@ def ml_100k_rolling(result: Result) -> Rows:
             (
                 f"… five cut-offs in time, {name}: recall@50 with {more} / {less}",
                 f"{found[more]['value']:.4f} / {found[less]['value']:.4f}; ahead by "
-                + estimate(found[f"{more} minus {less}"])
+                + interval(found[f"{more} minus {less}"])
                 + (f"; popularity that counts users alike {found[BALANCED]['value']:.4f}" if part == "cold" else ""),
                 "quality.rolling",
             )
         )
     new = figures["new items"]["new_recall@50"]
-    figure = f"{estimate(new['item features'])}; chance {new['chance']['value']:.4f}"
+    figure = f"{interval(new['item features'])}; chance {new['chance']['value']:.4f}"
     rows.append(("… five cut-offs in time, items without an event: recall@50", figure, "quality.rolling"))
     for model, name in ROLLING_MODELS.items():
         for metric, found in figures["all"].items():
             ahead = ", ".join(
-                f"{ROLLING_TITLES[each]} {estimate(found[f'{model} minus {each}'])}" for each in ROLLING_BASELINES
+                f"{ROLLING_TITLES[each]} {interval(found[f'{model} minus {each}'])}" for each in ROLLING_BASELINES
             )
             what = f"… five cut-offs in time, all users, {name}: {metric}; less each baseline's"
             rows.append((what, f"{found[model]['value']:.4f}; {ahead}", "quality.rolling"))

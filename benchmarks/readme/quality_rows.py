@@ -4,9 +4,9 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.harness.published import PUBLISHED, SOURCES
-from benchmarks.readme.figures import Result, Rows, best_baseline, cheap_baseline, estimate, repeated, several
+from benchmarks.readme.figures import Result, Rows, best_baseline, cheap_baseline, repeated, several
 from benchmarks.readme.ml_100k_rows import ml_100k, ml_100k_rolling
-from pipelines.evaluation.report_table import TITLES
+from pipelines.evaluation.report_table import TITLES, interval
 
 DEMO_BASELINES = ("item_knn", "popularity", "popularity_recent", "ease")
 TIMED_RANKERS = ("model", "strongest baseline")
@@ -63,6 +63,7 @@ def quality(result: Result, what: str, name: str, split: str, on_validation: str
             f"{what}, d = 64{weighted}: recall@20 / NDCG@20, {on_validation} chosen on validation",
             both(result["figures"]["validation"])
             + ("" if seeds > 1 else ", one seed")
+            + f"; recall@20 of the first seed {interval(first['metrics']['exact']['recall@20'])}"
             + f"; best published of servable models, {by['servable']}{', which reads no order' if ordered else ''}, "
             + several([*published["servable"].values()], ".4f")
             + (f", of any, {by['any']}, {several([*published['any'].values()], '.4f')}" if "any" in published else "")
@@ -124,10 +125,10 @@ def cold_start(result: Result) -> Rows:
         items, users = (result["figures"][name][part] for part in ("new items", "new users"))
         model, even = users["vectors, x = 0"], items["vectors, x = 1"]
         content, chance, popular = items["content"], items["chance"], users["popularity_users"]
-        figure = f"{estimate(even)} / {several([content['value'], chance['value']], '.4f')}"
+        figure = f"{interval(even)} / {several([content['value'], chance['value']], '.4f')}"
         what = f"{title}, pretrained vectors, x = 1, items without an event: recall@50 / content / chance"
         rows.append((what, figure, "quality.cold_start --work DIR"))
-        ahead = estimate(users["vectors, x = 0 minus popularity_users"])
+        ahead = interval(users["vectors, x = 0 minus popularity_users"])
         figure = f"{several([model['value'], popular['value']], '.4f')}; ahead by {ahead}"
         what = "… another model, x = 0, users without an event: recall@50 / popularity by users"
         rows.append((what, figure, "quality.cold_start --work DIR"))
@@ -142,7 +143,7 @@ def timed(result: Result) -> Rows:
         for model, figures in by_model.items():
             pair = [figures["recall@20"], figures["ndcg@20"]]
             means = {ranker: several([each[ranker]["value"] for each in pair], ".4f") for ranker in TIMED_RANKERS}
-            ahead = " and ".join(estimate(each["model minus strongest baseline"]) for each in pair)
+            ahead = " and ".join(interval(each["model minus strongest baseline"]) for each in pair)
             best = " / ".join(
                 f"{TITLES[name]} {each[name]['value']:.4f}" for each in pair for name in [best_baseline(each)]
             )
@@ -158,10 +159,9 @@ def timed(result: Result) -> Rows:
 
 def tune(result: Result, what: str, *, of_start: bool = True, rest: str = "") -> Rows:
     """`of_start`: starts of the search were made from this set; `rest`: what else to say."""
-    metric, found, made = result["metric"], result["found"]["test"], result["made"]["test"]
-    interval = result["found"].get("interval")
-    within = f" ({interval['low'] / made:.3f} to {interval['high'] / made:.3f})" if interval else ""
-    figure = f"{result['share']:.3f}{within}: {metric} {found:.4f}, hand-made {made:.4f}; one search{rest}"
+    # The interval is that of the recipe found: of the share it would need the users of both recipes, paired.
+    found, made = interval(result["found"]["interval"]), result["made"]["test"]
+    figure = f"{result['share']:.3f}: {result['metric']} {found}, hand-made {made:.4f}; one search{rest}"
     without = bool(result.get("without_starts"))
     own = "without the starts made from it" if without else "with every start"
     with_starts = " --with-starts" * (of_start and not without)
@@ -178,7 +178,7 @@ def tune(result: Result, what: str, *, of_start: bool = True, rest: str = "") ->
 def similarity(result: Result) -> Rows:
     held_out = {name: metrics["precision@10"] for name, metrics in result["metrics"]["held_out"].items()}
     figure = (
-        f"{estimate(held_out['exact'])}; chance {held_out['chance']['value']:.4f}, item-kNN, which reads their "
+        f"{interval(held_out['exact'])}; chance {held_out['chance']['value']:.4f}, item-kNN, which reads their "
         f"ratings, {held_out['item_knn']['value']:.4f}"
     )
     return [

@@ -35,7 +35,8 @@ def measured(*, marks: bool = True) -> str:
     ]
     note = (
         "Raw results, with the versions of the libraries, are in `benchmarks/*/results/`. "
-        "In brackets: 95 % bootstrap intervals over users."
+        "± is the standard deviation over seeds; (a to b) is a 95 % bootstrap interval over users, "
+        'of `task = "similarity"` over films.'
     )
     return "\n".join([*lines, "", note])
 

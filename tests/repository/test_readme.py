@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from benchmarks.harness import plots
-from benchmarks.harness.machine import results
+from benchmarks.harness.machine import load, results
 from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.plots import PLOTS
-from benchmarks.readme import table
+from benchmarks.readme import quality_rows, table
 from benchmarks.readme.plot import draw
 from benchmarks.readme.table import HIGHLIGHTS, PAGE, highlights, measured, with_block
 from tests.support.pages.drawings import assert_same_drawing
@@ -80,6 +80,17 @@ def test_each_figure_has_the_date_commit_and_machine_of_its_result() -> None:
         assert raw["dirty"] == commit.endswith(" with changes")
         assert machine == f"{raw['machine']['cores']} x {raw['machine']['cpu']}"
         assert memory == f"{round(raw['machine']['memory_gib'])} GiB"
+
+
+def test_an_interval_is_told_of_the_figure_that_it_is_of() -> None:
+    tuned, split = load("tune_gowalla"), load("quality_gowalla")
+    [(_, figure, _)] = quality_rows.ROWS["tune_gowalla"](tuned)
+    assert figure.startswith("{share:.3f}: recall@20 {test:.4f} (".format(**tuned, **tuned["found"]))
+    low, high = (f"{tuned['found']['interval'][bound]:.4f}" for bound in ("low", "high"))
+    assert f" ({low} to {high}), hand-made " in figure
+    (_, figure, _), *_ = quality_rows.ROWS["quality_gowalla"](split)
+    first = split["runs"]["validation"][0]["metrics"]["exact"]["recall@20"]
+    assert "recall@20 of the first seed {value:.4f} ({low:.4f} to {high:.4f}); best".format(**first) in figure
 
 
 def test_each_missed_goal_of_a_committed_result_is_in_the_table() -> None:
