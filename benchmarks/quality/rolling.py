@@ -32,12 +32,10 @@ from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
 from benchmarks.harness.stages import arguments
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import seen
 from pipelines.evaluation.report_table import TITLES
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.evaluate import Ranker
-from pipelines.rankers.popular import Popular
-from pipelines.rankers.ranker import EASE, EXACT, KNN, KNOWN, POPULARITY, RECENT
+from pipelines.rankers.ranker import EASE, EXACT, KNN, KNOWN, POPULARITY, RECENT, USERS_ALIKE
 
 RECIPE = ROOT / "towers" / "recipes" / "ml-100k.toml"
 KS = (10, 50)
@@ -67,7 +65,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
     ),
 }
 STEPS = (("ids", "history"), ("history", USERS), ("ids", USERS), (USERS, ITEMS), (USERS, WHOLE))
-BALANCED = "balanced popularity"
+BALANCED = "balanced popularity"  # what the results call `USERS_ALIKE`
 BASELINES = (POPULARITY, BALANCED, RECENT, KNN, EASE)
 # The variants that are to be ahead of every baseline, and their names in a goal.
 AHEAD = {WHOLE: "recipe", USERS: "user features without prior"}
@@ -126,17 +124,9 @@ def settings_of(name: str) -> dict[str, Any]:
 
 
 def baselines(data: Dataset, k: int) -> dict[str, Ranker]:
-    """Balanced popularity, and the baselines of `towers report`, with the settings that it chooses on validation."""
-    made = baselines_of(data, KNOWN, k).rankers | {BALANCED: balanced(seen(data, KNOWN), data.manifest.items, k)}
-    return {name: made[name] for name in BASELINES}
-
-
-def balanced(known: tuple[NDArray[np.int64], NDArray[np.int32]], items: int, k: int) -> Ranker:
-    """Popularity by the sum of 1 / n over an item's users, n a user's events: every user counts alike."""
-    counts = np.diff(known[0])
-    share = np.repeat(1.0 / np.maximum(counts, 1), counts)
-    order = np.argsort(-np.bincount(known[1], weights=share, minlength=items), kind="stable").astype(np.int32)
-    return lambda held: Popular(order).lists(held.seen_offsets, held.seen_items, k)
+    """The baselines of `towers report`, with the settings that it chooses on validation."""
+    made = baselines_of(data, KNOWN, k).rankers
+    return {name: made[USERS_ALIKE if name == BALANCED else name] for name in BASELINES}
 
 
 def pooled(runs: dict[str, list[dict[str, Any]]]) -> tuple[list[str], Columns]:
