@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness.content import column_of, nearest
 from benchmarks.harness.cut_offs import CUTS, prepared, split_at
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.newcomers import NEW, questions
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
@@ -139,9 +139,7 @@ def main(data: Path, work: Path) -> int:
     print(write(__file__, "cold_start", result))
     for name, found in figures.items():
         print(f"\n{name}\n{markdown(found)}")
-    for claim, holds in (claims | goals).items():
-        print("holds" if holds else "FAILS", claim)
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def worlds(_: Path, work: Path) -> Iterator[tuple[str, Dataset, Recipes]]:

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, verdict, write
 
 FIGURES = ("recall@10", "recall@50", "recall@100")
 NO_BASELINES = ("exact", "index", "best_attainable")
@@ -42,9 +42,7 @@ def main(work: Path) -> int:
         "commands": ["towers demo --out demo"] * 2,
     }
     print(write(__file__, "demo", result))
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 if __name__ == "__main__":

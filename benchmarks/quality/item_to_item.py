@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.stages import Stages, arguments
 from pipelines.bundles.run import load_run
 from pipelines.evaluation.similarity.neighbours import Asked, Neighbours, Ranked, neighbours
@@ -75,9 +75,7 @@ def main(data: Path, work: Path) -> int:
             f"({row['held_out']['low']:.4f} to {row['held_out']['high']:.4f}), nearer {row['nearer']['value']:.4f}"
         )
     print(f"{best}, chosen on validation, minus {BASE}: {difference}")
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def claims_of(content: dict[str, Any]) -> dict[str, bool]:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.cut_offs import CUTS
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.pool import INTERVAL, estimates
 from benchmarks.harness.resumable import Store
 from benchmarks.quality.timed import (
@@ -78,7 +78,7 @@ def main(data: Path, work: Path, chosen: Sequence[str], names: Sequence[str]) ->
     result = {"claims": claims, "figures": figures, "knobs": KNOBS, "interval": INTERVAL}
     given = {"world": WORLD, "cut_offs": CUT_OFFS, "recipe": RECIPE.read_text(encoding="utf-8")}
     print(write(__file__, "knobs", result | given))
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def run_with(overrides: Sequence[str], dataset: Dataset, store: Store, work: Path) -> Run:

@@ -9,7 +9,7 @@ import json
 import sys
 from pathlib import Path
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.stages import Stages, arguments
 
 FIGURES = ("recall@10", "recall@50", "ndcg@20")
@@ -50,9 +50,7 @@ def main(data: Path, work: Path) -> int:
         "report": content,
     }
     print(write(__file__, "ml_100k", result))
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 if __name__ == "__main__":

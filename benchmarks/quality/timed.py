@@ -30,7 +30,7 @@ import polars as pl
 import tensorflow as tf
 
 from benchmarks.harness.cut_offs import CUTS, prepared
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from benchmarks.harness.pool import INTERVAL, Column, estimates
 from benchmarks.harness.resumable import Store
 from pipelines.bundles import export
@@ -102,8 +102,7 @@ def main(data: Path | None, work: Path, models: Sequence[str], sets: Sequence[st
         for name, by_model in runs.items()
     }
     claims = claims_of(figures)
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
+    code = verdict({"claims": claims})
     if set(models) != set(MODELS) or set(sets) != set(SETS):
         return 0
     chosen = ("strongest", "validation", "settings", "epochs")
@@ -123,7 +122,7 @@ def main(data: Path | None, work: Path, models: Sequence[str], sets: Sequence[st
         "recipe": RECIPE.read_text(encoding="utf-8"),
     }
     print(write(__file__, "timed", result))
-    return 0 if all(claims.values()) else 1
+    return code
 
 
 def run_of(model: str, dataset: Dataset, store: Store, work: Path, budget_minutes: float = BUDGET_MINUTES) -> Run:

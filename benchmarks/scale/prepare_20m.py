@@ -13,7 +13,7 @@ from pathlib import Path
 
 import polars as pl
 
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 from benchmarks.harness.process_memory import timed
 
 EVENTS, USERS, ITEMS = 20_000_000, 250_000, 200_000
@@ -36,10 +36,11 @@ def main(work: Path, events: int, formats: Sequence[str] = FORMATS, name: str = 
         runs[kind]["events"] = manifest["events"]
         runs[kind]["events_per_s"] = round(sum(manifest["events"].values()) / runs[kind]["seconds"])
     claims = {f"{kind}: at most {MOST_BYTES / 1e9:g} GB": run["peak_bytes"] <= MOST_BYTES for kind, run in runs.items()}
-    print(write(__file__, name, {"claims": claims, "sizes": sizes, "formats": runs}))
+    result = {"claims": claims, "sizes": sizes, "formats": runs}
+    print(write(__file__, name, result))
     for kind, run in runs.items():
         print(f"{kind:8} {run['seconds']:6.1f} s {run['peak_bytes'] / 1e9:5.2f} GB {run['events_per_s']:>10,} events/s")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def rewritten(world: Path, folder: Path, kind: str) -> Path:

@@ -22,7 +22,7 @@ import polars as pl
 from pydantic import TypeAdapter
 
 from benchmarks.harness.clusters import CLUSTERS, DIMENSION, clustered
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 from pipelines.bundles.tune_index import tune
 from pipelines.rankers.index_curve import recall_against
 from serving.search.conditions import Condition
@@ -87,11 +87,9 @@ def main(work: Path, dry: bool) -> int:
         "costs": costs(index, exact, queries),
     }
     print(result["costs"])
-    for name, holds in claims.items():
-        print("holds" if holds else "FAILS", name)
     if not dry:
         print(write(__file__, "filters", result))
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def world() -> tuple[Floats, Floats, Floats, pl.DataFrame]:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness.array_task import ArrayTask
-from benchmarks.harness.machine import write
+from benchmarks.harness.machine import verdict, write
 
 ITEMS, USERS, BATCH, DIMENSION = 1_000_000, 100_000, 4_096, 64
 ROUNDS, WARM_UP = 25, 3
@@ -51,9 +51,7 @@ def main(*, dry: bool) -> int:
         "rounds": ROUNDS,
     }
     print(json.dumps(result, indent=2) if dry else write(__file__, "train_step", result))
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def _stepper(sampler: dict[str, Any] | None, counts: Any, popularity: Any) -> Callable[[int], None]:

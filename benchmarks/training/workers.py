@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.harness.machine import ROOT, write
+from benchmarks.harness.machine import ROOT, verdict, write
 from pipelines.training.local_workers import free_ports
 
 CATALOGUES, USERS, BATCH, DIMENSION = (10_000, 1_000_000), 100_000, 4_096, 64
@@ -38,9 +38,7 @@ def main(*, dry: bool) -> int:
     sizes = {"users": USERS, "batch": BATCH, "dimension": DIMENSION, "steps": STEPS}
     result = {"claims": claims, "sizes": sizes, "cases": cases}
     print(json.dumps(result, indent=2) if dry else write(__file__, "workers", result))
-    for claim, holds in claims.items():
-        print(f"{'yes' if holds else 'NO '} {claim}")
-    return 0 if all(claims.values()) else 1
+    return verdict(result)
 
 
 def _measure(items: int, count: int) -> dict[str, Any]:
