@@ -76,7 +76,11 @@ class Served:
 
     def through_index(self, k: int) -> Ranker:
         """Returns search through the bundle's own index, filtered as the service filters."""
-        return lambda held: self._rank(held, k, lambda queries, masked: self._search_index(queries, masked, k))
+
+        def search(queries: Floats, masked: list[Rows]) -> Rows:
+            return search_filtered(self.index, self._exact, queries, k, masked)[0]
+
+        return lambda held: self._rank(held, k, search)
 
     @cached_property
     def unit_vectors(self) -> NDArray[np.float32]:
@@ -89,17 +93,6 @@ class Served:
     @cached_property
     def _exact(self) -> ExactIndex:
         return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.recall_vectors)
-
-    def _search_index(self, queries: Floats, masked: list[Rows], k: int) -> Rows:
-        # An index searches for k plus the number of masked items, and deeper for a larger sum. Users with the same
-        # number share a search, so no user is ranked better here than by a request of their own.
-        counts = np.array([len(rows) for rows in masked], dtype=np.int64)
-        found = np.empty((len(queries), k), dtype=np.int64)
-        for count in np.unique(counts):
-            same = np.flatnonzero(counts == count)
-            part = [masked[place] for place in same]
-            found[same] = search_filtered(self.index, self._exact, queries[same], k, part)[0]
-        return found
 
     def _rank(self, held: HeldOut, k: int, search: Search) -> Lists:
         # Users without a stored vector get popularity, as from the service.
