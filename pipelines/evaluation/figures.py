@@ -24,6 +24,7 @@ from pipelines.rankers.bootstrap import LEVEL, RESAMPLES, Bootstrap, Estimate, r
 from pipelines.rankers.evaluate import ALIKE, PLACES, SIMILARITY, Evaluation, column, counts_by_user
 from pipelines.rankers.ranker import BEST, EXACT, INDEX
 from pipelines.rankers.service import SERVICE
+from towers.data.events import Int32s, Int64s
 from towers.evaluation import metrics
 
 Figures = dict[str, Any]
@@ -159,14 +160,19 @@ def _difference(drawn: Bootstrap, one: str, other: str, names: Iterable[str], ks
     return {f"{name}@{k}": drawn.difference(column(one, name, k), column(other, name, k)) for name in names for k in ks}
 
 
-def numbers(popularity: NDArray[np.int64], users: int) -> dict[str, NDArray[np.float64]]:
+def numbers(offsets: Int64s, taken: Int32s, items: int) -> dict[str, NDArray[np.float64]]:
     """Returns the numbers of each item, [N], whose means over recommended items are figures: for `evaluate`.
 
     Args:
-        popularity: [N] each item's events before the test.
-        users: number of users of these events.
+        offsets: [U + 1] of every user's events before the test; users without one do not count.
+        taken: their items; a user may have taken one again.
+        items: size of the catalogue.
     """
-    return {NOVELTY: metrics.self_information(popularity, users), POPULARITY: popularity.astype(np.float64)}
+    events = np.diff(offsets)
+    pairs = np.unique(np.repeat(np.arange(len(events)), events) * items + taken)
+    takers, users = np.bincount(pairs % items, minlength=items), int(np.count_nonzero(events))
+    popularity = np.bincount(taken, minlength=items).astype(np.float64)
+    return {NOVELTY: metrics.self_information(takers, users), POPULARITY: popularity}
 
 
 def list_figures(evaluation: Evaluation, drawn: Bootstrap, advance: Advance = lambda _: None) -> dict[str, Any]:

@@ -145,7 +145,8 @@ def _of_vectors(side: str, vectors: NDArray[np.float32], dimensions: int | None)
     if longest > MOST_NORM:
         text = f"the longest {side} vector is {longest:.0f} times as long as the median"
         yield Finding(f"{side} norms", text, longest, MOST_NORM)
-    duplicates = 1 - len(np.unique(vectors, axis=0)) / len(vectors) if side == "item" else 0.0
+    counts = np.unique(vectors, axis=0, return_counts=True)[1] if side == "item" else np.ones(1)
+    duplicates = float(counts[counts > 1].sum() / len(vectors))
     if duplicates > MOST_DUPLICATES:
         text = f"{duplicates:.0%} of the {side} vectors equal another one: such items cannot be told apart"
         yield Finding(f"{side} duplicates", text, duplicates, MOST_DUPLICATES)

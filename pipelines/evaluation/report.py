@@ -123,14 +123,15 @@ def run(
     held = asked.held
     services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, max(ks))}
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
-    popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
+    known = seen(data, KNOWN)
+    popularity = np.bincount(known[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
     baselines = baselines_of(data, KNOWN, max(ks))
     strongest = baselines.choice.strongest
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
-    of_items = numbers(popularity, data.manifest.users)
+    of_items = numbers(*known, data.manifest.items)
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups, of_items)
     overall, by_slice = figures.figures(evaluation, held.target_offsets, [*parts, new])
     content = provenance | {

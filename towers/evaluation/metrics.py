@@ -140,16 +140,16 @@ def gini(exposure: Integers) -> float:
     return float(total / max(len(exposure) * int(exposure.sum()), 1))
 
 
-def self_information(popularity: Integers, users: int) -> Floats:
-    """How little known each item is, in bits, ``-log2(max(events, 1) / users)``: its mean over lists is novelty.
+def self_information(takers: Integers, users: int) -> Floats:
+    """How little known each item is, in bits, ``-log2(max(takers, 1) / users)``: its mean over lists is novelty.
 
     Args:
-        popularity: [N] events of each item.
-        users: number of users of these events.
+        takers: [N] how many users took each item.
+        users: how many users took any.
 
     Source: Zhou et al., PNAS 107(10), 2010.
     """
-    bits: Floats = -np.log2(np.maximum(popularity, 1) / max(users, 1))
+    bits: Floats = -np.log2(np.maximum(takers, 1) / max(users, 1))
     return bits
 
 

@@ -14,8 +14,13 @@ from pipelines.rankers import bootstrap
 from pipelines.rankers.evaluate import Evaluation, evaluate
 
 ITEMS, KS = 12, (2, 4)
-POPULARITY = np.array([9, 7, 5, 4, 3, 2, 2, 1, 1, 1, 0, 0])
-KNOWN = 16  # users of these events
+TAKERS = np.array([9, 7, 5, 4, 3, 2, 2, 1, 1, 1, 0, 0])
+KNOWN = 16  # users, who take an item after another; two more take nothing, and one takes the first item three times
+EVENTS = [(place % KNOWN, item) for place, item in enumerate(np.repeat(np.arange(ITEMS), TAKERS).tolist())]
+EVENTS = sorted([*EVENTS, (3, 0), (3, 0)])
+OFFSETS = np.searchsorted([user for user, _ in EVENTS], np.arange(KNOWN + 3))
+TAKEN = np.array([item for _, item in EVENTS], np.int32)
+POPULARITY = TAKERS + 2 * (np.arange(ITEMS) == 0)
 VECTORS = np.random.default_rng(1).normal(size=(ITEMS, 3)).astype(np.float32)
 VECTORS /= np.linalg.norm(VECTORS, axis=1, keepdims=True)
 VECTORS[10] = 0  # without one
@@ -35,7 +40,7 @@ def evaluated(lists: np.ndarray, ks: tuple[int, ...] = KS) -> Evaluation:
         dropped_targets=0,
     )
     rankers = {"exact": lambda block: lists[block.users]}
-    return evaluate(rankers, held, VECTORS, ks, numbers=numbers(POPULARITY, KNOWN))
+    return evaluate(rankers, held, VECTORS, ks, numbers=numbers(OFFSETS, TAKEN, ITEMS))
 
 
 def slow(lists: list[list[int]]) -> dict[str, float | None]:
@@ -50,7 +55,7 @@ def slow(lists: list[list[int]]) -> dict[str, float | None]:
     return {
         "coverage": len(set(shown)) / ITEMS,
         "gini": differences / (2 * ITEMS * sum(counts)) if shown else 0.0,
-        "novelty": float(np.mean([-np.log2(max(POPULARITY[i], 1) / KNOWN) for i in shown])) if shown else None,
+        "novelty": float(np.mean([-np.log2(max(TAKERS[i], 1) / KNOWN) for i in shown])) if shown else None,
         "popularity": float(np.mean([POPULARITY[i] for i in shown])) if shown else None,
         "similarity": float(np.mean(alike)) if alike else None,
     }

@@ -25,6 +25,7 @@ from serving.bundle.manifest import FeatureSpec
 from serving.bundle.writer import write_bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
+from tests.support.worlds import columns
 from towers.config.sections import DataConfig
 
 ITEMS, USERS, DIMENSION = 24, 30, 8
@@ -340,6 +341,20 @@ def test_coverage_and_popularity_of_what_was_recommended(
     counts = world.counts()
     mean = np.mean([counts[item] for item in shown])
     assert content[0]["mean_popularity"]["exact"]["popularity@2"]["value"] == pytest.approx(mean)
+
+
+def test_users_whom_only_a_users_file_names_change_no_figure_of_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events, found = columns.make_events(), []
+    for strangers in (0, 1_000):
+        monkeypatch.setattr(columns, "USERS", 40 + strangers)
+        (folder := tmp_path / str(strangers)).mkdir()
+        dataset = columns.write_dataset(events, folder)
+        assert Dataset.open(dataset).manifest.users == 40 + strangers
+        content = report.run(columns.write_bundle_of(dataset), dataset, folder / "report", ks=[5], maps=[])
+        found.append([content[key]["popularity"] for key in ("novelty", "mean_popularity", "coverage", "gini")])
+    assert found[0] == found[1]
 
 
 def test_every_figure_of_every_ranker_has_an_interval(content: tuple[dict[str, Any], pl.DataFrame]) -> None:
