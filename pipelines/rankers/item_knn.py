@@ -6,14 +6,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from pipelines.console import Advance, progress
-from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity, fill
+from pipelines.console import Advance
+from pipelines.rankers.popular import Integers, Lists, Popular, fill
 from towers.data.events import Int64s
 
-# Defaults without a choice on validation.
 PHASE = "item-kNN"
-NEIGHBOURS = 100
-SHRINKAGE = 10.0
 # Sum over users of (events of the user)^2, the work of counting co-occurrence: a few minutes on two cores.
 MAX_PAIRS = 2_000_000_000
 # A search counts several times.
@@ -46,14 +43,6 @@ class ItemKnn:
     similarity: sp.csr_array
     order: Lists
     half_life: float | None = None
-
-    @classmethod
-    def fit(cls, users: Integers, items: Integers, shape: tuple[int, int]) -> "ItemKnn":
-        """Counts co-occurrence over the events; their popularity fills short lists. Arguments as in `nearest_items`."""
-        with progress(PHASE, total=shape[1], unit="items") as advance:
-            nearest = nearest_items(users, items, shape, neighbours=NEIGHBOURS, shrinkage=SHRINKAGE, advance=advance)
-        distinct = _indicators(users, items, shape)
-        return cls(sp.csr_array(nearest.T), by_popularity(np.bincount(distinct.indices, minlength=shape[1])))
 
     def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
         """Returns the k unseen items with the highest sum of similarities to the history.

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 import scipy.stats
 from numpy.typing import NDArray
 
-from pipelines.console import Advance, no_bar
-from pipelines.rankers.item_knn import ItemKnn, too_large
+from pipelines.console import Advance, no_bar, progress
+from pipelines.rankers.item_knn import PHASE, ItemKnn, nearest_items, too_large
 from pipelines.rankers.popular import Popular
 from pipelines.rankers.ranker import BEST, EXACT, KNN, POPULARITY
 from pipelines.training.similarity.labels import HELD_OUT, TRAINING, Labels, questions
@@ -26,6 +27,7 @@ from towers.tasks.similarity import found
 CHANCE = "chance"
 GROUPS = {"training": TRAINING, "held_out": HELD_OUT}
 QUERIES, ANCHORS, SEED = 10_000, 2_000, 0  # most items of each group; larger groups are sampled with the seed
+NEIGHBOURS, SHRINKAGE = 100, 10.0  # of item-kNN: no validation chooses them here
 BLOCK = 64  # anchors whose distances to all items are sorted at once
 DIGITS = 6  # of a similarity: rounding errors must not separate equal vectors
 
@@ -78,8 +80,12 @@ class Ranked:
         popularity = np.bincount(place, minlength=len(labels.items))
         self.order = np.argsort(-popularity, kind="stable").astype(np.int32)
         self.left_out = too_large(np.bincount(users), len(labels.items)) if len(users) else "left out: no events"
-        shape = (len(known[0]) - 1, len(labels.items))
-        self.knn = ItemKnn.fit(users, place, shape) if self.left_out is None else None
+        self.knn = None if self.left_out else self._knn(users, place, (len(known[0]) - 1, len(labels.items)))
+
+    def _knn(self, users: Int64s, places: Int64s, shape: tuple[int, int]) -> ItemKnn:
+        with progress(PHASE, total=shape[1], unit="items") as advance:
+            nearest = nearest_items(users, places, shape, neighbours=NEIGHBOURS, shrinkage=SHRINKAGE, advance=advance)
+        return ItemKnn(sp.csr_array(nearest.T), self.order)
 
     def lists(self, query: Int64s, k: int) -> dict[str, NDArray[np.integer[Any]]]:
         """Returns each ranker's k nearest of `query` [Q], without the query itself: places [Q, k], padded with -1."""

@@ -95,7 +95,8 @@ def test_knn_finds_the_group() -> None:
     # Users of group g had items of group g only: 0-3 or 4-7. Item 8 is the most popular of all, with nobody else's.
     histories = [[0, 1, 2], [1, 2, 3], [0, 2, 3], [4, 5, 6], [5, 6, 7], [4, 6, 7], *[[8]] * 9]
     users, _, items = flat(histories)
-    fitted = ItemKnn.fit(users, items, (len(histories), ITEMS))
+    nearest = nearest_items(users, items, (len(histories), ITEMS), neighbours=3, shrinkage=10.0)
+    fitted = ItemKnn(sp.csr_array(nearest.T), by_popularity(np.bincount(items, minlength=ITEMS)))
     found = fitted.lists(np.array([0, 1, 3, 3]), np.array([0, 4, 5]), 4)
     assert set(found[0, :3]) == {1, 2, 3}
     assert found[0, 3] == 8  # the list goes on by popularity
