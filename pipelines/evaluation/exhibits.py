@@ -12,8 +12,9 @@ from pipelines.console import amount, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation import examples, plots
+from pipelines.evaluation.figures import SMALL
 from pipelines.evaluation.item_map import ItemMaps
-from pipelines.evaluation.report_table import SMALL, headline, ranker_title
+from pipelines.evaluation.report_table import FEW, headline, ranker_title
 from pipelines.rankers.evaluate import Evaluation, column
 from pipelines.rankers.ranker import BEST, EXACT, INDEX, Served
 from pipelines.rankers.service import SERVICE
@@ -138,10 +139,10 @@ def of_figures(
     small = [part for part in parts if slices[part]["small"]]
     yield Plot(
         f"{figure} by slice",
-        partial(plots.by_slice, [f"{SMALL} {part}" if part in small else part for part in parts], sliced, figure),
+        partial(plots.by_slice, [f"{FEW} {part}" if part in small else part for part in parts], sliced, figure),
         f"{figure} of the model and the {content['verdict']['kind']} in each slice; the table of slices has the "
         "numbers.",
-        f"Bars are 95 % intervals.{f' {SMALL} marks fewer than 100 {asked}.' if small else ''}",
+        f"Bars are 95 % intervals.{f' {FEW} marks fewer than {SMALL} {asked}.' if small else ''}",
     )
 
 

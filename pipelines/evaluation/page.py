@@ -8,11 +8,11 @@ import polars as pl
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from pipelines.console import amount
-from pipelines.evaluation.figures import OF_LISTS
+from pipelines.evaluation.figures import OF_LISTS, SMALL
 from pipelines.evaluation.protocol.asked import notes
 from pipelines.evaluation.report_json import REPORT, write_report
 from pipelines.evaluation.report_table import (
-    SMALL,
+    FEW,
     TITLES,
     estimate,
     headline,
@@ -154,7 +154,8 @@ def about_any(content: Mapping[str, Any], figure: str, counted: Sequence[str]) -
         "chosen": content.get("chosen_on_validation"),
         "ks": content["ks"],
         "headline": figure,
-        "small": SMALL,
+        "few": FEW,
+        "least": SMALL,
         "counted": counted,
         "slices": [
             {

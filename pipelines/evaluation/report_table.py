@@ -16,7 +16,7 @@ from pipelines.rankers.cuts import of_cuts
 from pipelines.rankers.index_curve import AGAINST_FLOAT32, of_codes
 
 K = 20
-SMALL = "†"
+FEW = "†"  # marks a slice of fewer than `figures.SMALL`
 # Of figures of lists: digits and unit.
 FORMATS = {"coverage": (".1%", ""), "novelty": (".2f", " bits"), "popularity": (",.1f", "")}
 DEFINITIONS = "docs/evaluation/report.md"

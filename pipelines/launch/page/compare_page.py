@@ -7,8 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from pipelines.evaluation import plots
+from pipelines.evaluation.figures import SMALL
 from pipelines.evaluation.page import templates
-from pipelines.evaluation.report_table import SMALL, interval
+from pipelines.evaluation.report_table import FEW, interval
 from pipelines.launch.conclusion import WORSE
 
 PACKAGES = ("pipelines.launch.page", "pipelines.evaluation")
@@ -59,7 +60,8 @@ def _render(template: str, content: Mapping[str, Any], comparisons: list[dict[st
                 for name, side in content["sides"].items()
             ],
             metrics=[content["primary"], *content["family"]],
-            small=SMALL,
+            few=FEW,
+            least=SMALL,
         )
     )
 

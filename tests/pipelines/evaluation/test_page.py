@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pipelines.evaluation import report
+from pipelines.evaluation import page, report
 from pipelines.evaluation.page import about_recall, rendered, sentence
 from tests.support.pages.tables import HOSTILE as HOSTILE_CELL
 from tests.support.pages.tables import github_rows
@@ -80,6 +80,13 @@ def test_the_tables_are_in_the_markdown_too(folder: Path) -> None:
     assert lost[1].count("0.0000 (0.0000 to 0.0000)") == 2
     assert any(line.startswith("| country: DE † | 14 | 14 | ") for line in tables)
     assert "" not in lines[lines.index(tables[0]) : lines.index(tables[0]) + 3]
+
+
+def test_the_page_says_how_many_users_are_few(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    assert "† marks fewer than 100 users." in (folder / "report.html").read_text(encoding="utf-8")
+    monkeypatch.setattr(page, "SMALL", 7)
+    assert "| slice (recall@10; †: fewer than 7 users) |" in rendered("md", about_recall(content))
 
 
 def test_a_name_that_would_break_a_table_of_the_markdown_is_one_cell(folder: Path) -> None:

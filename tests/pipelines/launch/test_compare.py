@@ -337,6 +337,13 @@ def test_every_row_of_the_markdown_has_the_columns_of_its_head(folder: Path, con
     assert [size for size in sizes if size] == [{12}, {8}, {12}, {8}]
 
 
+def test_a_comparison_says_how_many_users_are_few(content: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "| slice (†: fewer than 100 users) |" in compare_page.markdown(content)
+    monkeypatch.setattr(compare_page, "SMALL", 7)
+    assert "| slice (†: fewer than 7 users) |" in compare_page.markdown(content)
+    assert "† marks fewer than 7 users." in compare_page.html(content)
+
+
 def test_a_name_that_would_break_a_table_of_the_markdown_is_one_cell(folder: Path, content: dict[str, Any]) -> None:
     text = json.dumps(content)
     for name in (str(folder / "a"), str(folder / "b"), "country: FR"):
