@@ -15,6 +15,7 @@ import httpx
 from pipelines.errors import DataError
 from serving.catalogue.item_columns import title_name
 from serving.client.address import without_password
+from serving.client.retries import KEY as FITS_HEADER
 
 TIMEOUT_S = 30.0
 KEY = "TOWERS_API_KEY"
@@ -45,12 +46,15 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
         titled: also request the items' titles, if the service's bundle has a column of them.
 
     Raises:
-        DataError: there is no valid answer; names the address and the reason.
+        DataError: the key fits no header, or there is no valid answer; names the address and the reason.
     """
+    key = os.environ.get(KEY)
+    if key and not FITS_HEADER.fullmatch(key):  # httpx would tell it in its own error
+        raise DataError(f"{KEY}: must be printable ASCII without spaces")
     base = url.rstrip("/").removesuffix("/recall")
     address = f"{base}/recall"
     shown = without_password(address)
-    headers = {"authorization": f"Bearer {key}"} if (key := os.environ.get(KEY)) else {}
+    headers = {"authorization": f"Bearer {key}"} if key else {}
     body = {"user_id": user, "k": k}
     try:
         with httpx.Client(headers=headers, timeout=TIMEOUT_S) as client:

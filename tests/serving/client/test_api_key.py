@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from pipelines.errors import DataError
 from pipelines.service import query
 from serving.client.client import AsyncClient, Client, ServiceError
 from serving.client.retries import Service
@@ -80,3 +81,12 @@ def test_query_sends_the_key_of_the_environment(
     query.run("u1", url=url)
     shown = capsys.readouterr()
     assert "source: user" in shown.out and KEY not in shown.out + shown.err
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY}é", f"{KEY} {KEY}"])
+def test_query_refuses_a_key_that_no_header_holds_and_does_not_show_it(
+    url: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOWERS_API_KEY", key)
+    with pytest.raises(DataError, match=r"^TOWERS_API_KEY: must be printable ASCII without spaces$"):
+        query.run("u1", url=url)
