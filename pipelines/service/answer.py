@@ -122,9 +122,11 @@ def reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} s; is the host right, and the service not overloaded?"
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        port = httpx.URL(address).port or 80
-        start = f"start the service with `towers serve --bundle BUNDLE --port {port}`"
-        return f"nothing answers there (connection refused); {start}, or give --url its address"
+        url, nobody = httpx.URL(address), "nothing answers there (connection refused)"
+        if url.scheme == "https":
+            return f"{nobody}; is the proxy that speaks HTTPS up?"
+        start = f"start the service with `towers serve --bundle BUNDLE --port {url.port or 80}`"
+        return f"{nobody}; {start}, or give --url its address"
     if any(isinstance(cause, socket.gaierror) for cause in causes):
         return f"no host of the name {httpx.URL(address).host!r} is known; check --url"
     if any(isinstance(cause, ssl.SSLError) for cause in causes):

@@ -173,6 +173,11 @@ def error(code: str, message: str, field: str | None = None) -> dict[str, Any]:
             "`towers serve --bundle BUNDLE --port 1`, or give --url its address",
         ),
         (
+            "https://127.0.0.1:1",
+            "https://127.0.0.1:1/recall: nothing answers there (connection refused); "
+            "is the proxy that speaks HTTPS up?",
+        ),
+        (
             "http://no-such-host.invalid:8000/",
             "http://no-such-host.invalid:8000/recall: no host of the name 'no-such-host.invalid' is known; check --url",
         ),
