@@ -1,7 +1,7 @@
 """The processes of `towers serve --workers N`: starts, watches, restarts and stops them together.
 
 If the parent is killed, the workers notice and stop as after SIGTERM. A worker whose event loop hangs is killed,
-because it holds connections that get no answer.
+because it holds connections that get no answer, and hears no signal to stop.
 """
 
 import logging
@@ -85,16 +85,34 @@ class Worker:
                 self.start()
         elif not self.process.is_alive():
             self._retire(metrics)
-        else:
-            self._still = self._still + 1 if self.answers and self._seen == self._turns.value else 0
-            self._seen = self._turns.value
-            if self._still > self._most_still:
-                log.error("worker %s: its event loop has been blocked for %g s", self.process.pid, HUNG_S)
-                self._still = 0
+        elif self.answers and self._stands_still():
+            log.error("worker %s: its event loop has been blocked for %g s", self.process.pid, HUNG_S)
+            self.send(signal.SIGKILL)
+
+    def has_left(self, metrics: Path) -> bool:
+        """Whether the process that was told to stop is gone; cleans up after it, or kills one that does not stop."""
+        if self.process.is_alive():
+            if self._stands_still():
+                log.error("worker %s does not stop; it is killed", self.process.pid)
                 self.send(signal.SIGKILL)
+            return False
+        self._bury(metrics)
+        return True
+
+    def _stands_still(self) -> bool:
+        """Looks at the event loop; whether it has not run for so long that it never will."""
+        self._still = self._still + 1 if self._seen == self._turns.value else 0
+        self._seen = self._turns.value
+        if self._still <= self._most_still:
+            return False
+        self._still = 0
+        return True
+
+    def _bury(self, metrics: Path) -> None:
+        mark_process_dead(self.process.pid, str(metrics))  # type: ignore[no-untyped-call]
 
     def _retire(self, metrics: Path) -> None:
-        mark_process_dead(self.process.pid, str(metrics))  # type: ignore[no-untyped-call]
+        self._bury(metrics)
         pause_s = 0.0
         if self.answers:
             self._pause_s = FIRST_PAUSE_S
@@ -122,6 +140,7 @@ class Workers:
             signal.signal(number, lambda number, _: self._signals.append(number))
         self._closing: Any = SPAWN.RawValue("b", 0)
         self._workers: list[Worker] = []
+        self._leaving: list[Worker] = []  # told to stop
 
     def run(self) -> None:
         """Runs until stopped.
@@ -139,16 +158,18 @@ class Workers:
                 any_answered = any_answered or any(worker.answers for worker in self._workers)
                 for worker in self._workers:
                     worker.look(self._metrics)
+                self._see_off()
                 failed = not any_answered and all(worker.start_at is not None for worker in self._workers)
         self._closing.value = 1
-        for worker in self._workers:
-            worker.send(signal.SIGTERM)
+        while self._workers:
+            self._remove()
         # Each worker closes its sockets when its linger is over. If the parent held them open, the system would go on
         # accepting connections and answering none.
         for each in self._sockets:
             each.close()
-        for worker in self._workers:
-            worker.process.join()
+        while self._leaving:
+            self._leaving[0].process.join(LOOK_S)
+            self._see_off()
         if failed:
             raise DataError("no worker could start; the log above says why")
 
@@ -164,11 +185,16 @@ class Workers:
         elif number == signal.SIGTTIN:
             self._workers.append(self._worker())
         elif number == signal.SIGTTOU and len(self._workers) > 1:
-            worker = self._workers.pop()
-            worker.send(signal.SIGTERM)
-            worker.process.join()
-            mark_process_dead(worker.process.pid, str(self._metrics))  # type: ignore[no-untyped-call]
+            self._remove()
         return number in (signal.SIGINT, signal.SIGTERM)
+
+    def _remove(self) -> None:
+        """Tells the last worker to stop, and does not wait for it: a hung one would not hear it."""
+        self._leaving.append(self._workers.pop())
+        self._leaving[-1].send(signal.SIGTERM)
+
+    def _see_off(self) -> None:
+        self._leaving = [worker for worker in self._leaving if not worker.has_left(self._metrics)]
 
 
 def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any, closing: Any) -> None:

@@ -143,6 +143,33 @@ def test_a_worker_whose_event_loop_stands_still_is_replaced(
     assert "its event loop has been blocked" in service.stop()
 
 
+def lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.long
+def test_one_that_hears_no_signal_leaves_nobody_unwatched_and_holds_up_no_stop(
+    supervised: Callable[[], Supervised], tmp_path: Path
+) -> None:
+    (tmp_path / "good").touch()
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    first, last = sorted(service.pids())
+    os.kill(last, signal.SIGSTOP)
+    service.process.send_signal(signal.SIGTTOU)
+    os.kill(first, signal.SIGKILL)
+    until(lambda: len(service.starts()) == 3 and len(service.pids()) == 1, "the killed one is replaced")
+    until(lambda: not lives(last), "the one taken away is gone")
+    (replaced,) = service.pids()
+    os.kill(replaced, signal.SIGSTOP)
+    assert f"worker {replaced} does not stop; it is killed" in service.stop()
+    assert service.process.returncode == 0
+
+
 @pytest.mark.long
 def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Supervised], tmp_path: Path) -> None:
     (tmp_path / "good").touch()
