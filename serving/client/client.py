@@ -142,10 +142,7 @@ class Client:
                 for piece in response.iter_bytes():
                     content += piece
                     trial.check_time()
-                headers = response.headers
-                return Answer(
-                    response.status_code, headers.get("retry-after"), bytes(content), headers.get("x-request-id", "")
-                )
+                return Answer.of(response, bytes(content))
         except httpx.RequestError as error:
             return error
 
@@ -230,11 +227,7 @@ class AsyncClient:
                 asyncio.timeout(trial.left_s()),
                 self._http.stream(**trial.request() | {"extensions": {"timeout": {}}}) as response,
             ):
-                content = await response.aread()
-                headers = response.headers
-                return Answer(
-                    response.status_code, headers.get("retry-after"), content, headers.get("x-request-id", "")
-                )
+                return Answer.of(response, await response.aread())
         except TimeoutError:
             return httpx.ReadTimeout("the answer was still coming")
         except httpx.RequestError as error:

@@ -37,6 +37,12 @@ class Answer(NamedTuple):
     content: bytes
     request_id: str = ""
 
+    @classmethod
+    def of(cls, response: httpx.Response, content: bytes) -> "Answer":
+        """Puts it together from a response and all of its body."""
+        headers = response.headers
+        return cls(response.status_code, headers.get("retry-after"), content, headers.get("x-request-id", ""))
+
 
 @dataclass(frozen=True)
 class Service:
