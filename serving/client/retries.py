@@ -86,7 +86,11 @@ class Service:
 
 
 class Trial(Generic[T]):
-    """One call, from the first try to the result; its deadline starts here."""
+    """One call, from the first try to the result; its deadline starts here.
+
+    Raises:
+        ValueError: the path is too long, as with an id of tens of thousands of characters, or the body is not JSON.
+    """
 
     def __init__(self, service: Service, call: Call[T]) -> None:
         self._service, self._call = service, call
@@ -94,9 +98,13 @@ class Trial(Generic[T]):
         self._sent, self._tries = 0, 1 if call.once else service.tries
         # No NaN, which is not JSON.
         body = None if call.body is None else json.dumps(call.body, ensure_ascii=False, allow_nan=False).encode()
+        try:
+            url = httpx.URL(service.url.rstrip("/") + call.path)
+        except httpx.InvalidURL as error:
+            raise ValueError(f"{call.method} {service.address}: {error}") from None
         self._request = {
             "method": call.method,
-            "url": service.url.rstrip("/") + call.path,
+            "url": url,
             "content": body,
             "headers": ({} if body is None else {"content-type": "application/json"})
             | ({} if service.api_key is None else {"authorization": f"Bearer {service.api_key}"}),

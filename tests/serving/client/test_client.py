@@ -409,6 +409,8 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
         ask("http://service", lambda c: c.similar("i1"))
     with pytest.raises(ValueError, match="JSON"):
         ask("http://service", lambda c: c.put_item("i1", {"price": math.nan}, {}))
+    with pytest.raises(ValueError, match=r"^DELETE http://\*\*\*@service: URL.* too long$"):
+        ask("http://anna:s3cret@service", lambda c: c.delete_item("x" * 70_000))
 
 
 def test_importing_it_loads_neither_tensorflow_nor_the_server() -> None:
