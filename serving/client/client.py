@@ -43,6 +43,9 @@ __all__ = [
 
 DEADLINE_S = 10.0
 TRIES = 5
+# httpx looks through all connections with each call, so more of them cost more than they save. An idle one is closed
+# before the other side does it: load balancers after a minute or so, the service and nginx a little later.
+LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=55)
 
 T = TypeVar("T")
 
@@ -65,7 +68,7 @@ class Client:
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
     ) -> None:
         self._service = Service(url, deadline_s, tries, api_key)
-        self._http = httpx.Client()
+        self._http = httpx.Client(limits=LIMITS)
 
     def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
         """The k best items for a user, features, a history, a vector, or a combination of them."""
@@ -157,7 +160,7 @@ class AsyncClient:
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
     ) -> None:
         self._service = Service(url, deadline_s, tries, api_key)
-        self._http = httpx.AsyncClient()
+        self._http = httpx.AsyncClient(limits=LIMITS)
 
     async def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
         """As `Client.recall`."""

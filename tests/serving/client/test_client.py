@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 from serving.client import calls, retries
-from serving.client.client import AsyncClient, Client, EmbedAnswer, RecallAnswer, ServiceError
+from serving.client.client import LIMITS, AsyncClient, Client, EmbedAnswer, RecallAnswer, ServiceError
 from serving.client.retries import Answer, Service, Trial
+from serving.settings import Settings
 from tests.support.pages.programs import program
 from tests.support.paths import ROOT
 
@@ -43,6 +44,7 @@ class Told:
     def __init__(self) -> None:
         self.replies: list[Any] = []
         self.asked: list[tuple[str, str, Any]] = []
+        self.ports: list[int] = []  # of the callers: one for each connection
         told = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -56,6 +58,7 @@ class Told:
                 body = self.rfile.read(int(self.headers.get("content-length", 0)))
                 if body:
                     assert self.headers["content-type"] == "application/json"
+                told.ports.append(self.client_address[1])
                 told.asked.append((self.command, self.path, json.loads(body) if body else None))
                 now = told.replies.pop(0) if len(told.replies) > 1 else told.replies[0]
                 if callable(now):
@@ -201,6 +204,29 @@ def test_an_answer_names_the_request_for_impressions(told: Told, ask: Callable[.
     assert ask(told.url, lambda c: c.recall("u1")).request_id == "r-7"
     told.replies = [reply(200, {"answers": [RECALLED, RECALLED]}, **{"x-request-id": "r-8"})]
     assert [each.request_id for each in ask(told.url, lambda c: c.recall_batch([{}, {}]))] == ["r-8", "r-8"]
+
+
+def test_a_connection_is_kept_for_less_than_the_other_side_keeps(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    conf = (ROOT / "deploy" / "nginx.conf").read_text(encoding="utf-8")
+    (nginx_s,) = re.findall(r"^    keepalive_timeout (\d+)s;", conf, re.MULTILINE)
+    kept_s = LIMITS.keepalive_expiry
+    assert kept_s is not None and kept_s < min(int(nginx_s), Settings.model_fields["keep_alive_s"].default)
+    monotonic, ahead_s = time.monotonic, [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic() + ahead_s[0])
+    told.replies = [reply(200, RECALLED)]
+
+    async def awaited() -> None:
+        async with AsyncClient(told.url) as client:
+            for pause_s in (0, kept_s - 1, kept_s + 1):
+                ahead_s[0] += pause_s
+                await client.recall("u1")
+
+    asyncio.run(awaited())
+    with Client(told.url) as waiting:
+        for pause_s in (0, kept_s - 1, kept_s + 1):
+            ahead_s[0] += pause_s
+            waiting.recall("u1")
+    assert [told.ports.index(port) for port in told.ports] == [0, 0, 2, 3, 3, 5]
 
 
 def drop(handler: BaseHTTPRequestHandler) -> None:
