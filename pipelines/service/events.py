@@ -51,8 +51,9 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
         phases("events export", READ, WRITE)
         _, events, shown = journal.counts()
         with progress(READ, total=events + shown, unit="rows") as advance:
-            taken = pl.concat(map(_events, in_blocks(journal.events_since, advance)), how="vertical")
+            # In this order: of an item that is shown and taken meanwhile the event is read, too.
             impressions = pl.concat(map(_impressions, in_blocks(journal.impressions_since, advance)), how="vertical")
+            taken = pl.concat(map(_events, in_blocks(journal.events_since, advance)), how="vertical")
     # What a user took, whenever that was, is no negative of theirs.
     missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
     missed = missed.select(

@@ -58,6 +58,23 @@ def test_every_event_and_every_item_shown_is_exported(
     assert written.startswith(f"write: {len(expected) + len(shown)} rows in ")
 
 
+def test_an_item_shown_and_taken_while_the_export_reads_is_not_exported_as_never_taken(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = SqliteJournal.events_since
+
+    def then_written(journal: SqliteJournal, seq: int, most: int) -> list[tuple[int, UserEvent]]:
+        block = read(journal, seq, most)
+        if not block:
+            journal.add_impressions([Impression("late", "r9", "u9", ("i9",), 500)])
+            journal.add_events([UserEvent("late", "u9", "i9", 501)])
+        return block
+
+    monkeypatch.setattr(SqliteJournal, "events_since", then_written)
+    events.run(state, tmp_path / "out")
+    assert "i9" not in pl.read_parquet(tmp_path / "out" / "events.parquet")["item_id"]
+
+
 def test_the_program_of_the_page_counts_what_was_taken_by_position(
     state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
