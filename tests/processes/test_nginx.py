@@ -247,6 +247,9 @@ MALFORMED = {
     "length and chunks": POST + b"Content-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
     "header without a colon": b"GET /nowhere HTTP/1.1\r\nHost x\r\nConnection: close\r\n\r\n",
     "wrong chunk": POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+    "method that nginx refuses": b"TRACE /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    "unknown coding": POST + b"Transfer-Encoding: gzip\r\nConnection: close\r\n\r\n{}",
+    "unknown version": b"GET /nowhere HTTP/2.0\r\nHost: x\r\nConnection: close\r\n\r\n",
 }
 
 
