@@ -35,8 +35,6 @@ ERROR_EXAMPLES = {
         "read_only",
         "this key may read; for changes and administration another one is needed",
     ),
-    404: ("No such path", "not_found", "no such path"),
-    405: ("Another method", "method_not_allowed", "GET is not allowed here"),
     408: ("The body came too slowly", "too_slow", "the body of the request did not arrive in time"),
     409: (
         "The service keeps no live changes",

@@ -101,7 +101,7 @@ ROUTES = (
     ),
     Route(
         "/items/{item_id:id}", "PUT", routes.put_item, "Add or replace an item",
-        Written, {"seq": 12}, (*OF_BODY, 404, 409), ItemRequest,
+        Written, {"seq": 12}, (*OF_BODY, 409), ItemRequest,
     ),
     Route(
         "/items", "PUT", routes.put_items, "Add or replace items",
@@ -109,7 +109,7 @@ ROUTES = (
     ),
     Route(
         "/items/{item_id:id}", "DELETE", routes.delete_item, "Delete an item",
-        Written, {"seq": 15}, (404, 409, 422, 429, 500, 503),
+        Written, {"seq": 15}, (409, 422, 429, 500, 503),
     ),
     Route(
         "/events", "POST", routes.add_events, "Tell what users took",

@@ -7,6 +7,7 @@ from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
 from serving.http import openapi
 from serving.http.app import create_app
+from serving.http.route_table import ROUTES
 from serving.settings import Settings
 from tests.support.worlds.serving import FEATURES, USERS, write_world
 from tools.openapi import COMMITTED, document
@@ -21,6 +22,11 @@ def test_the_document_is_the_committed_one() -> None:
     changed |= {name for name in schemas[0] | schemas[1] if schemas[0].get(name) != schemas[1].get(name)}
     assert not changed, "callers would notice; if that is meant: python tools/openapi.py, and say so in CHANGELOG.md"
     assert now == committed
+
+
+def test_every_example_of_an_error_is_of_a_route() -> None:
+    declared = {status for route in ROUTES for status in route.errors}
+    assert openapi.ERROR_EXAMPLES.keys() == declared | {401, 403}, "those two are of services that ask for keys"
 
 
 def test_lists_of_strings_among_features_have_the_limit_of_lists(tmp_path: Path) -> None:
