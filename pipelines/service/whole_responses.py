@@ -63,24 +63,24 @@ class WholeResponses:
             self._write(data)
 
 
-class HttpTools(HttpToolsProtocol):
+class _Whole(asyncio.Protocol):
+    """What both of uvicorn's protocols need to be given such a transport."""
+
+    app_state: dict[str, Any]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """See `asyncio.BaseProtocol`."""
+        whole = WholeResponses(transport)
+        super().connection_made(whole)  # type: ignore[arg-type]
+        self.app_state = {**self.app_state, ABORT: whole.abort}
+
+
+class HttpTools(_Whole, HttpToolsProtocol):
     """uvicorn's protocol with the parser httptools."""
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.BaseProtocol`."""
-        whole = WholeResponses(transport)
-        super().connection_made(whole)  # type: ignore[arg-type]
-        self.app_state = {**self.app_state, ABORT: whole.abort}
 
-
-class H11(H11Protocol):
+class H11(_Whole, H11Protocol):
     """uvicorn's protocol with the parser h11."""
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """See `asyncio.BaseProtocol`."""
-        whole = WholeResponses(transport)
-        super().connection_made(whole)  # type: ignore[arg-type]
-        self.app_state = {**self.app_state, ABORT: whole.abort}
 
 
 PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"httptools": HttpTools, "h11": H11}  # values of TOWERS_HTTP
