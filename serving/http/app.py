@@ -69,17 +69,14 @@ POLICY = (
 )
 
 
-def create_app(
-    settings: Settings | None = None, *, verified: Path | None = None, beside: Beside | None = None
-) -> FastAPI:
+def create_app(settings: Settings, *, verified: Path | None = None, beside: Beside | None = None) -> FastAPI:
     """Makes the service; the bundle is opened, verified and warmed up when it starts, not here.
 
     Args:
-        settings: None reads them from the environment.
+        settings: paths and limits.
         verified: a bundle whose checksums this process has just compared.
         beside: what `towers look` shows in the window beside the service's own bundles.
     """
-    settings = settings or Settings()
     drain = Drain(settings.linger_s)
 
     @asynccontextmanager

@@ -15,8 +15,6 @@ import polars as pl
 import pytest
 from fastapi.testclient import TestClient
 
-from pipelines.errors import DataError
-from pipelines.service import serve as serve_command
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
@@ -250,17 +248,6 @@ def test_the_document_names_the_bundles_features_and_has_examples(client: TestCl
     assert not set(users) & set(re.findall(r'"([^"]*)"', json.dumps(examples)))
     for name, example in examples.items():
         assert client.post("/recall", json=example["value"]).json()["source"] == {"user": "popular"}.get(name, name)
-
-
-def test_settings_come_from_the_environment(monkeypatch: pytest.MonkeyPatch, bundle: Path) -> None:
-    monkeypatch.setenv("TOWERS_BUNDLE", str(bundle))
-    monkeypatch.setenv("TOWERS_MAX_K", "7")
-    assert create_app().state.settings.max_k == 7
-    monkeypatch.setenv("TOWERS_MAX_K", "many")
-    with pytest.raises(DataError, match=r"TOWERS_MAX_K: .*integer.*, got 'many'"):
-        serve_command.read_settings(bundle=bundle)
-    with pytest.raises(DataError, match=r"port: .*65535, got 70000"):
-        serve_command.run(bundle=bundle, port=70_000)
 
 
 @pytest.fixture
