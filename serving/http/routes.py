@@ -50,7 +50,7 @@ INLINE_NUMBERS = 4_000_000
 # Looking up more ids than this holds the event loop for a millisecond.
 INLINE_IDS = 1_000
 # Look-ups hold the interpreter: more threads of them would leave the event loop no time.
-LONG = anyio.CapacityLimiter(2)
+LOOK_UPS = anyio.CapacityLimiter(2)
 
 T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
@@ -75,11 +75,11 @@ async def recall(request: Request) -> Response:
     if query.user_id is not None:
         request.scope.setdefault("state", {})["user_id"] = query.user_id
     recaller = _pick(service, query)
-    long = query.listed > INLINE_IDS
-    if not long and _is_fast(recaller, query):
+    many_ids = query.listed > INLINE_IDS
+    if not many_ids and _is_fast(recaller, query):
         recalled = await service.batcher.answer(recaller, query)
     else:
-        recalled = await anyio.to_thread.run_sync(recaller.recall, query, limiter=LONG if long else None)
+        recalled = await anyio.to_thread.run_sync(recaller.recall, query, limiter=LOOK_UPS if many_ids else None)
     return await _answered(recalled, query)
 
 
