@@ -34,9 +34,9 @@ from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
 from serving.service.mirror import Mirror
 from serving.settings import ENDED, PREFIX, Settings, file_content
-from serving.telemetry.logs import log_config
+from serving.telemetry.logs import SERVICE, log_config
 
-log = logging.getLogger("uvicorn.error.serving")
+log = logging.getLogger(SERVICE)
 
 OPEN_FILES = 4_096  # for connections and the files of bundles
 OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # not settings of this command

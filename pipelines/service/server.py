@@ -21,8 +21,9 @@ from typing import Any
 import uvicorn
 
 from serving.background import OPENING
+from serving.telemetry.logs import SERVICE
 
-log = logging.getLogger("uvicorn.error.serving")
+log = logging.getLogger(SERVICE)
 
 # For handshakes under way, and then for the requests of those who have just connected.
 HANDSHAKE_S, REQUEST_S = 0.1, 0.25

@@ -24,8 +24,9 @@ from prometheus_client.multiprocess import mark_process_dead
 
 from pipelines.errors import DataError
 from pipelines.service.server import Server
+from serving.telemetry.logs import SERVICE
 
-log = logging.getLogger("uvicorn.error.serving")
+log = logging.getLogger(SERVICE)
 
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_S = 0.2

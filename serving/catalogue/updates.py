@@ -21,8 +21,9 @@ from serving.catalogue.overlay import Change, Progress
 from serving.catalogue.user_events import MOST, Taken, UserEvents
 from serving.errors import RequestError
 from serving.search.index import Floats
+from serving.telemetry.logs import SERVICE
 
-log = logging.getLogger("uvicorn.error.serving")
+log = logging.getLogger(SERVICE)
 
 BATCH = 1_024  # items per call of the tower
 

@@ -15,7 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-log = logging.getLogger("uvicorn.error.serving")
+from serving.telemetry.logs import SERVICE
+
+log = logging.getLogger(SERVICE)
 
 Role = Literal["read", "admin"]
 ROLES: tuple[Role, ...] = ("read", "admin")

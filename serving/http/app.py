@@ -42,11 +42,12 @@ from serving.protocol.limits import PROBE, Limits
 from serving.protocol.shutdown import Drain
 from serving.service.service import Service
 from serving.settings import Settings
+from serving.telemetry.logs import SERVICE
 from serving.window.page import Beside
 from serving.window.refusals import Refusals
 from serving.window.routes import add_window
 
-log = logging.getLogger("uvicorn.error.serving")
+log = logging.getLogger(SERVICE)
 
 STATUS_OF = {
     "invalid_json": 400,

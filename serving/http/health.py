@@ -25,14 +25,14 @@ from serving.search.index import Index
 from serving.service.recall_monitor import unsampled
 from serving.service.service import service_of
 from serving.telemetry import metrics as measured
-from serving.telemetry.logs import SERVER
+from serving.telemetry.logs import SERVICE
 
 # How long /readyz reuses the result of a search: well below the interval of any prober.
 HELD_S = 0.5
 
 T = TypeVar("T")
 
-log = logging.getLogger(f"{SERVER}.serving")
+log = logging.getLogger(SERVICE)
 # Separate threads: a busy service must not look dead, and its metrics must stay readable.
 _threads = CapacityLimiter(2)
 

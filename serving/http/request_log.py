@@ -20,9 +20,9 @@ from serving.protocol.limits import PROBE
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
 from serving.telemetry import metrics
-from serving.telemetry.logs import SERVER, request_id
+from serving.telemetry.logs import SERVER, SERVICE, request_id
 
-log = logging.getLogger(f"{SERVER}.serving")
+log = logging.getLogger(SERVICE)
 access = logging.getLogger(f"{SERVER}.access")
 
 HEADER = b"x-request-id"

@@ -11,7 +11,9 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any
 
-log = logging.getLogger("uvicorn.error.serving")
+from serving.telemetry.logs import SERVICE
+
+log = logging.getLogger(SERVICE)
 
 
 class Drain:

@@ -29,10 +29,10 @@ from serving.service.mirror import Mirror
 from serving.service.recall_monitor import SampledIndex, found
 from serving.settings import Settings
 from serving.telemetry import metrics
-from serving.telemetry.logs import SERVER
+from serving.telemetry.logs import SERVICE
 from serving.telemetry.metric_buffers import unmeasured
 
-log = logging.getLogger(f"{SERVER}.serving")
+log = logging.getLogger(SERVICE)
 
 LOOK_S = 0.2  # changes by other workers and operators are visible within a second
 TELL_S = 1  # one log line per second and reason for all rejected requests

@@ -20,6 +20,7 @@ from serving.settings import Settings
 
 # All loggers of the service are children of uvicorn's: its level and handler then apply in every worker.
 SERVER = "uvicorn.error"
+SERVICE = f"{SERVER}.serving"
 # Values that text lines show unquoted.
 PLAIN = re.compile(r"[!#-<>-~]+")
 
