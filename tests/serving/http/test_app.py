@@ -277,8 +277,10 @@ def test_after_a_swap_the_document_is_the_new_bundles(versions: Versions) -> Non
 
         assert columns() == ["title"]
         versions.activate("two")
-        assert client.post("/admin/reload").json()["active"] == "two"
+        assert client.post("/admin/reload").json() == {"active": "two", "canary": None, "refused": {}}
         assert columns() == ["year"]
+        versions.set_canary("one", 0.5)
+        assert client.post("/admin/reload").json() == {"active": "two", "canary": "one", "refused": {}}
 
 
 def test_a_reload_to_int8_answers_from_the_same_bundle_in_a_quarter_of_the_numbers(versions: Versions) -> None:

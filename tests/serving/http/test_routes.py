@@ -115,6 +115,29 @@ def test_similar_items_are_nearest_to_the_mean_of_the_given(client: TestClient) 
     assert client.post("/similar", json={"items": ["nothing"], "k": 1}).json()["source"] == "popular"
 
 
+@pytest.mark.parametrize(
+    ("wanted", "ids"),
+    [
+        # i1 is the given one; then come the items of its group, by row, then all others, by row.
+        ({"exclude": ["i5"], "k": 2}, ["i9", "i13"]),
+        ({"allow": ["i1", "i2", "i13"], "k": 9}, ["i13", "i2"]),
+        ({"diversity": {"column": "tags", "most": 1}, "k": 9}, ["i5", "i0"]),
+    ],
+)
+def test_similar_items_are_those_that_are_wanted(client: TestClient, wanted: dict[str, Any], ids: list[str]) -> None:
+    answer = client.post("/similar", json={"items": ["i1"], **wanted}).json()
+    assert (answer["source"], [item["id"] for item in answer["items"]]) == ("similar", ids)
+
+
+def test_a_stranger_gets_what_is_popular_in_the_segment(tmp_path: Path) -> None:
+    frame = pl.DataFrame({"segment": ["no"], "rows": [[40, 3]], "counts": [[9, 5]]})
+    write_world(tmp_path / "bundle", segmented_by="country", popular_segments=frame, write_towers=save_towers)
+    with TestClient(create_app(Settings(bundle=tmp_path / "bundle"))) as client:
+        answer = client.post("/recall", json={"segment": "no", "k": 3}).json()
+    assert answer["source"] == "popular"
+    assert [(item["id"], item["score"]) for item in answer["items"]] == [("i40", 9), ("i3", 5), ("i0", 0)]
+
+
 def test_embed_gives_the_vectors_that_recall_searches_with(client: TestClient) -> None:
     queries = [{"user_id": "u5"}, {"features": {"country": "g2", "age": 3}}, {}]
     answer = client.post("/embed", json={"queries": queries}).json()
