@@ -1,6 +1,7 @@
 """`towers serve` below the app: a wrong address is one line before any work; what is no HTTP, or wants another one."""
 
 import json
+import resource
 import signal
 import socket
 import subprocess
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -136,18 +138,49 @@ def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path
 def ports(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, int]]:
     """Of a service with each parser."""
     bundle = write_whole_world(tmp_path_factory.mktemp("serve"))
-    with served(config_of(bundle, "httptools")) as one, served(config_of(bundle, "h11")) as other:
+    with served(config_of(bundle, http="httptools")) as one, served(config_of(bundle, http="h11")) as other:
         yield {http: int(url.rpartition(":")[2]) for http, url in (("httptools", one), ("h11", other))}
 
 
-def config_of(bundle: Path, http: str) -> uvicorn.Config:
+def config_of(bundle: Path, **settings: Any) -> uvicorn.Config:
     """What the command has uvicorn run, with this process's own log."""
     given: list[uvicorn.Config] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "Server", lambda config: SimpleNamespace(run=lambda: given.append(config)))
         patch.setattr(command, "log_config", lambda settings: None)
-        command.run(bundle=bundle, port=0, http=http)
+        command.run(bundle=bundle, port=0, **settings)
     return given[0]
+
+
+def test_uvicorn_gets_the_times_of_the_settings_and_tells_nobody_its_name(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    config = config_of(tmp_path / "bundle", keep_alive_s=7.5, graceful_timeout_s=3)
+    assert (config.timeout_keep_alive, config.timeout_graceful_shutdown) == (7.5, 3)
+    assert (config.proxy_headers, config.server_header) == (False, False)
+
+
+NO_LIMIT = resource.RLIM_INFINITY
+
+
+@pytest.mark.parametrize(
+    ("limits", "raised"),
+    [
+        ((1_024, 65_536), (4_096, 65_536)),
+        ((1_024, 2_048), (2_048, 2_048)),
+        ((1_024, NO_LIMIT), (4_096, NO_LIMIT)),
+        ((4_096, 65_536), None),
+        ((NO_LIMIT, NO_LIMIT), None),
+    ],
+)
+def test_the_limit_of_open_files_is_raised_as_far_as_the_system_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: tuple[int, int], raised: tuple[int, int] | None
+) -> None:
+    write_world(tmp_path / "bundle")
+    given: list[tuple[int, tuple[int, int]]] = []
+    monkeypatch.setattr(resource, "getrlimit", lambda which: limits)
+    monkeypatch.setattr(resource, "setrlimit", lambda which, new: given.append((which, new)))
+    config_of(tmp_path / "bundle")
+    assert given == ([] if raised is None else [(resource.RLIMIT_NOFILE, raised)])
 
 
 def answers(port: int, sent: bytes) -> list[tuple[int, dict[str, str], bytes]]:

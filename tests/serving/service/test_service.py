@@ -1,12 +1,17 @@
-"""A stop waits for running work, but not for a bundle that opens."""
+"""A stop waits for running work, but not for a bundle that opens; a setting limits the calls of the tower."""
 
+import asyncio
 import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
+from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.service.service import Service
@@ -43,3 +48,34 @@ def test_a_stop_waits_for_no_bundle_that_opens(tmp_path: Path, monkeypatch: pyte
     finally:
         go_on.set()
     assert reloading.result(WAIT_S) == {}
+
+
+def test_a_call_of_the_tower_takes_at_most_so_many_queries_as_the_setting_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+
+    class Counting(ArithmeticEncoder):
+        def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+            calls.append(len(requests))
+            return super().encode(requests)
+
+    def opened(path: Path, **_: object) -> Recaller:
+        bundle = Bundle.open(path)
+        return Recaller(bundle, ExactIndex(bundle.item_vectors), Counting())
+
+    write_world(tmp_path / "bundle")
+    monkeypatch.setattr("serving.service.service.open_recaller", opened)
+    service = Service(Settings(bundle=tmp_path / "bundle", max_microbatch=2))
+    service.start()
+    calls.clear()  # the self-test's
+
+    async def ask() -> list[list[str]]:
+        queries = [RecallQuery(features={"country": "g1"}, k=place) for place in range(1, 6)]
+        found = await asyncio.gather(*(service.batcher.answer(service.pick(None), query) for query in queries))
+        return [each.ids for each in found]
+
+    found = asyncio.run(ask())
+    service.stop()
+    assert found == [[f"i{1 + 4 * row}" for row in range(k)] for k in range(1, 6)]
+    assert calls == [2, 2, 1]
