@@ -75,9 +75,10 @@ def test_scores_are_the_dot_products(client: TestClient) -> None:
     assert [np.float32(item["score"]) for item in items] == exact.tolist()
 
 
-def test_k_defaults_to_100(bundle: Path) -> None:
-    with TestClient(create_app(Settings(bundle=bundle))) as client:
-        assert len(client.post("/recall", json={"features": {}}).json()["items"]) == min(100, ITEMS)
+def test_k_defaults_to_100(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", items=120, write_towers=save_towers)
+    with TestClient(create_app(Settings(bundle=tmp_path / "bundle"))) as client:
+        assert len(client.post("/recall", json={"features": {}}).json()["items"]) == 100
         assert client.post("/recall", json={"k": 1000}).status_code == 200
         assert client.post("/recall", json={"k": 1001}).status_code == 422
 
