@@ -70,13 +70,6 @@ def test_alive_and_ready(client: TestClient) -> None:
     assert ready(client) == (200, None)
 
 
-def test_not_ready_before_the_bundle_is_loaded(tmp_path: Path) -> None:
-    client = TestClient(create_app(Settings(bundle=tmp_path)))  # Without its lifespan: it has not started.
-    assert client.get("/healthz").status_code == 200
-    assert ready(client) == (503, "not_ready")
-    assert client.get("/metrics").status_code == 200
-
-
 def test_not_ready_from_the_moment_a_stop_is_asked_for(client: TestClient) -> None:
     client.app.state.drain.begun = True
     assert ready(client) == (503, "stopping")

@@ -189,19 +189,6 @@ def test_many_known_users_get_what_each_gets_alone(recallers: dict[tuple[str, bo
         assert scores[line].tolist() == wanted
 
 
-def test_the_known_answer(recallers: dict[tuple[str, bool], Recaller]) -> None:
-    recaller = recallers["exact", True]
-    # User 5 likes group 1 and has seen items 1 and 5 of it; then come the other items of group 1.
-    recalled = recaller.recall(RecallQuery(user_id="u5", k=3))
-    assert (recalled.ids, recalled.source) == (["i9", "i13", "i17"], "user")
-    assert recalled.scores.tolist() == np.float32([1 + 1 - row / ITEMS for row in (9, 13, 17)]).tolist()
-    assert recaller.recall(RecallQuery(user_id="u5", k=3, exclude_seen=False)).ids == ["i1", "i5", "i9"]
-    history = recaller.recall(RecallQuery(history=["i2", "i6"], k=2))
-    assert (history.ids, history.source) == (["i10", "i14"], "history")
-    nobody = recaller.recall(RecallQuery(user_id="nobody", k=2))
-    assert (nobody.ids, nobody.scores.tolist(), nobody.source) == (["i0", "i1"], [600.0, 590.0], "popular")
-
-
 SOURCES = [
     (RecallQuery(), "popular"),
     (RecallQuery(features={}), "popular"),
