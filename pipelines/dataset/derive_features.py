@@ -16,7 +16,7 @@ from pipelines.dataset.partition_keys import keys_of_time
 from towers.config.features import Feature
 from towers.config.recipe import parse_config
 
-DISTINCT_SHARE = 0.5  # a string column with more distinct values than this share of its rows is free text or a key
+DISTINCT_SHARE = 0.5  # a string column whose distinct values are a larger share of its values is free text or a key
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
@@ -105,16 +105,18 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
         # Streamed in pieces: event columns have as many rows as there are events.
         return int(frame.select(what).collect(engine="streaming").item() or 0)
 
-    rows = found(pl.len())
-    if found(values.is_not_null().sum()) == 0:
+    rows = found(values.is_not_null().sum())  # those without a value count in no share
+    if rows == 0:
         return None, NO_VALUE
     if kind == "list":
         return "multi", "lists"
     if kind == "vector":
-        return "vector", f"vectors of {amount(found(values.arr.len().max()), 'numbers')}"
+        (dtype,) = frame.collect_schema().dtypes()
+        assert isinstance(dtype, pl.Array)
+        return "vector", f"vectors of {amount(dtype.size, 'numbers')}"
     if kind == "number":
-        return _kind_of_numbers(found, values)
-    distinct = found(values.n_unique())
+        return _kind_of_numbers(found, values, rows)
+    distinct = found(values.drop_nulls().n_unique())
     separator = separator_of(frame.head(LOOKED_AT).collect().to_series())
     list_like = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
     if distinct <= max(2, DISTINCT_SHARE * rows):
@@ -125,8 +127,7 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
     return None, f"{amount(distinct, 'different words')} in {amount(rows, 'rows')}: a key{list_like}"
 
 
-def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr) -> tuple[str, str]:
-    rows = found(values.is_not_null().sum())
+def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr, rows: int) -> tuple[str, str]:
     if found((values != values.floor()).sum()):
         return "numeric", "numbers with fractions"
     if found(((values < -1) | (values > LARGEST_CODE)).sum()):

@@ -391,4 +391,21 @@ def test_a_column_that_only_impressions_fill_is_a_feature(tmp_path: Path) -> Non
     (tmp_path / "e.csv").write_text("user,item,time,rating,device\n" + rows)
     prepare.run(DataConfig(valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
     found = choices(Dataset.open(tmp_path / "set"), "query")["device"]
-    assert (found.kind, found.reason) == ("categorical", "2 different texts in 30 rows")
+    assert (found.kind, found.reason) == ("categorical", "1 different text in 15 rows")
+
+
+def test_rows_without_a_value_count_in_no_share(tmp_path: Path) -> None:
+    some = [n if n < 27 else None for n in range(60)]
+    texts = [None if n is None else f"film number {n}" for n in some]
+    keys = [None if n is None else f"sku{n}" for n in some]
+    vectors = [None if n < 30 else [1.5, 2.5] for n in range(60)]
+    events = pl.DataFrame({"user_id": [f"u{n % 3}" for n in range(60)], "item_id": [f"i{n}" for n in range(60)]})
+    events = events.with_columns(film=pl.Series(texts), key=pl.Series(keys), look=pl.Series(vectors))
+    config = DataConfig(split="random", valid_share=0, test_share=0)
+    prepare.run(config, write(events, tmp_path / "e.parquet"), tmp_path / "set")
+    found = choices(Dataset.open(tmp_path / "set"), "query")
+    assert {name: (each.kind, each.reason) for name, each in found.items()} == {
+        "film": ("text", "27 different texts in 27 rows, most of several words"),
+        "key": (None, "27 different words in 27 rows: a key"),
+        "look": ("vector", "vectors of 2 numbers"),
+    }
