@@ -4,6 +4,7 @@ Changes the root's `active.json` (`serving.bundle.versions`), which running serv
 one line on stderr. Before a bundle is named there, it is opened, verified and probed with real searches.
 """
 
+import shlex
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def show(root: Root) -> None:
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
     if not any(info.state == "active" for info in infos):
-        say(f"none of them is active; name one: towers bundles activate NAME --root {root}")
+        say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(str(root))}")
 
 
 def activate(root: Root, name: str, override: str | None = None) -> Active:

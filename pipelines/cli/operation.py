@@ -105,7 +105,7 @@ def move(
     from pipelines.service import state as command
 
     command.move(state, to)
-    next_step("serve --bundle bundle --state", str(to))
+    next_step("serve --bundle bundle --state", shlex.quote(str(to)))
 
 
 def forget(
@@ -136,7 +136,7 @@ def forget(
     if saw and datasets and not dry_run:
         next_step("train --dataset", datasets[0], "--config", saw[0] / "config.toml", "--overwrite --out", saw[0])
     elif found:
-        states = [str(state)] if state else []
+        states = [shlex.quote(str(state))] if state else []
         places: dict[str, Sequence[str | Path]] = {
             "--state": states,
             "--bundle": [shlex.quote(without_password(each)) if isinstance(each, str) else each for each in at],

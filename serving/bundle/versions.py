@@ -7,6 +7,7 @@ canary. Bundles are only named here; `serving.service.active_bundles` opens them
 import fcntl
 import json
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -66,9 +67,8 @@ class Versions:
         if active is None:
             if not self.root.is_dir():
                 raise BundleError(f"{self.root}: no such directory")
-            raise BundleError(
-                f"{self.root}: none of its bundles is active; name one: towers bundles activate NAME --root {self.root}"
-            )
+            remedy = f"name one: towers bundles activate NAME --root {shlex.quote(str(self.root))}"
+            raise BundleError(f"{self.root}: none of its bundles is active; {remedy}")
         return active
 
     def earlier(self) -> tuple[Path, ...]:

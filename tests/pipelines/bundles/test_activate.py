@@ -150,6 +150,12 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_whole_world(tmp_path_factory.mktemp("bundles"))
 
 
+def test_the_command_to_give_quotes_a_root_with_blanks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_world(tmp_path / "my root" / "v1")
+    activate.show(tmp_path / "my root")
+    assert f"towers bundles activate NAME --root '{tmp_path}/my root'\n" in capsys.readouterr().err
+
+
 def test_what_cannot_be_is_told_before_a_bundle_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe takes seconds, of a large bundle minutes."""
     for name in ("v0", "v1", "v2"):

@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import shlex
 import signal
 import subprocess
 import sys
@@ -450,6 +451,7 @@ def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypat
         ("--dataset d --run r", ["d", "r"], "train --dataset d --config r/config.toml --overwrite --out r"),
         ("--dataset d --run r", ["d"], "forget --user 7 --dataset d --run r --dry-run"),
         ("--bundle b", [], None),
+        ("--state 'my state' --dry-run", ["my state"], "forget --user 7 --state 'my state'"),
     ],
 )
 def test_after_a_user_is_forgotten_the_next_command_removes_checks_or_trains_anew(
@@ -460,8 +462,16 @@ def test_after_a_user_is_forgotten_the_next_command_removes_checks_or_trains_ane
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("pipelines.forget.forget.run", lambda *_, **__: {Path(place): {} for place in found})
-    assert towers(monkeypatch, "forget", "--user", "7", *words.split()) == 0
+    assert towers(monkeypatch, "forget", "--user", "7", *shlex.split(words)) == 0
     assert capsys.readouterr().err == (f"next: {console.towers()} {following}\n" if following else "")
+
+
+def test_the_command_after_a_move_takes_a_directory_with_blanks(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("pipelines.service.state.move", lambda *_: None)
+    assert towers(monkeypatch, "state", "move", "--state", "s", "--to", "my state") == 0
+    assert capsys.readouterr().err == f"next: {console.towers()} serve --bundle bundle --state 'my state'\n"
 
 
 def test_every_word_of_keys_reaches_its_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -267,10 +267,10 @@ def test_the_list_has_a_bundle_without_a_manifest_and_no_other_directory(
 
 
 def test_a_path_is_a_bundle_or_a_root_of_bundles_or_neither(tmp_path: Path, manifest: Path) -> None:
-    root = tmp_path / "root"
+    root = tmp_path / "my root"
     versions = add(root, manifest, "a")
     assert bundle_root(root / "a") is None
-    with pytest.raises(BundleError, match=f"none of its bundles is active; .* activate NAME --root {root}"):
+    with pytest.raises(BundleError, match=f"none of its bundles is active; .* activate NAME --root '{root}'"):
         bundle_root(root)
     versions.activate("a")
     found = bundle_root(root)
