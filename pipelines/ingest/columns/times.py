@@ -52,7 +52,7 @@ class TimeColumn:
         """Converts the column to Int64, or Float64 if it has fractions, and rejects rows without a valid time.
 
         Raises:
-            DataError: a bad row that is not skipped, a column type that cannot hold times, or dates after numbers.
+            DataError: a bad row that is not skipped, a column type that cannot hold times, or dates beside numbers.
         """
         dtype = frame.schema[column]
         value = pl.col(column)
@@ -75,7 +75,8 @@ class TimeColumn:
         else:
             raise DataError(f"{path}, column {column!r}: wrong type: a time is a number or a date, got {dtype}")
         if self._dates is not None and dates != self._dates:
-            raise DataError(f"{path}, column {column!r}: dates here, plain numbers in an earlier file")
+            here, there = ("dates", "plain numbers") if dates else ("plain numbers", "dates")
+            raise DataError(f"{path}, column {column!r}: {here} here, {there} in an earlier file")
         self._dates = dates
         if dates:
             self.unit = "us"

@@ -193,6 +193,16 @@ def test_times_without_a_zone_are_in_the_zone_of_the_data(tmp_path: Path, kind: 
     assert times_of(tmp_path, cells, time_zone=zone) == wanted
 
 
+@pytest.mark.parametrize(("here", "there"), [("dates", "plain numbers"), ("plain numbers", "dates")])
+def test_dates_in_one_file_and_numbers_in_another_are_refused(tmp_path: Path, here: str, there: str) -> None:
+    times = {"dates": datetime(2024, 7, 1), "plain numbers": SECOND}
+    for name, kind in (("1.parquet", there), ("2.parquet", here)):
+        frame = pl.DataFrame({"user": ["u"], "item": ["a"], "time": [times[kind]]})
+        frame.write_parquet(tmp_path / name)
+    with pytest.raises(DataError, match=rf"2\.parquet, column 'time': {here} here, {there} in an earlier file"):
+        prepare.run(ALL_TRAIN, tmp_path, tmp_path / "out")
+
+
 def test_a_time_that_names_its_zone_keeps_it(tmp_path: Path) -> None:
     cells = ["2024-07-01T12:00:00+02:00", "2024-07-01T12:00:00Z", "2024-07-01T12:00:00"]
     # Kathmandu is 5 h 45 min ahead.
