@@ -56,7 +56,8 @@ def require(root: Path, rules: str, file: str) -> None:
     """
     _refuse_no_root(root)
     with staged(root / GATE, overwrite=True) as staging:
-        staging.write_text(tomli_w.dumps(Requirement(gate="required", rules=rules, file=file).model_dump()))
+        text = tomli_w.dumps(Requirement(gate="required", rules=rules, file=file).model_dump())
+        staging.write_text(text, encoding="utf-8")
         _log(root, "gate set", file=file, rules=rules, answered=_answered(Versions(root)))
     say(f"gate: {root} activates only what passes {file} ({rules[:12]})")
 

@@ -1,5 +1,6 @@
 """Habits of the repository: nothing undocumented, locks that pin everything, no trace of one machine."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -109,6 +110,21 @@ def test_no_file_holds_the_path_of_one_machine() -> None:
         if (match := one_machine.search(path.read_text(encoding="utf-8")))
     ]
     assert found == []
+
+
+def test_no_text_file_is_in_the_machines_encoding() -> None:
+    sources = {
+        path: path.read_text(encoding="utf-8") for package in PACKAGES for path in (ROOT / package).rglob("*.py")
+    }
+    calls = [
+        (f"{path.relative_to(ROOT)}:{call.lineno}", {each.arg for each in call.keywords})
+        for path, text in sources.items()
+        if "_text(" in text
+        for call in ast.walk(ast.parse(text))
+        if isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("read_text", "write_text")
+    ]
+    assert len(calls) > 20
+    assert [place for place, arguments in calls if "encoding" not in arguments] == []
 
 
 def test_no_source_file_outgrows_one_job() -> None:

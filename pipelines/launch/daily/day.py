@@ -74,7 +74,8 @@ class Day:
         day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
         day.folder.mkdir(parents=True, exist_ok=True)
         with staged(day.folder / PLAN, overwrite=True) as half:
-            half.write_text(json.dumps({"started": day.started, "warm_from": day.warm_from, "key": key}) + "\n")
+            plan = {"started": day.started, "warm_from": day.warm_from, "key": key}
+            half.write_text(json.dumps(plan) + "\n", encoding="utf-8")
         return day
 
     @property
