@@ -107,7 +107,7 @@ def phase(description: str) -> Iterator[None]:
 
 @contextmanager
 def _bars() -> Iterator[Progress]:
-    # The bars have a descriptor of their own: while stderr is filtered (`pipelines.bundles.scann_log`), they go on.
+    # The bars have a descriptor of their own: while stderr is filtered (`pipelines.rankers.scann_log`), they go on.
     with os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8") as terminal:
         columns = (
             SpinnerColumn(),

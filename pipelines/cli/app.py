@@ -98,7 +98,7 @@ def prepare(
     ] = None,
     overrides: Overrides = [],  # noqa: B006
     on_bad_rows: Annotated[
-        Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and count it in 'rejects'.")
+        Literal["error", "skip"], typer.Option(help="Stop at a bad row, or leave it out and list it in rejects.csv.")
     ] = "error",
     overwrite: Overwrite = False,
 ) -> None:

@@ -56,11 +56,13 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
     else:
         last, reason = _in_order(events, config)
     named = "valid_share" in config.model_fields_set
-    share = config.valid_share if named else round(min(MOST, max(LEAST, float(test.mean()))), 2)
+    tested = float(test.mean())
+    share = config.valid_share if named else round(min(MOST, max(LEAST, tested)), 2)
     if config.validation != "auto" or not last:
         if named or (filed and config.validation in ("auto", "given")):
             return config
-        say(f"validation: {share:.0%} of the events, as many as the test is of all")
+        limit = "the most that validate" if tested > MOST else "the least that validate" if tested < LEAST else ""
+        say(f"validation: {share:.0%} of the events, {limit or 'as many as the test is of all'}")
         return config.model_copy(update={"valid_share": share})
     if filed and not timed:
         found = places(events, VALID)

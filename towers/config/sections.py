@@ -21,7 +21,7 @@ def _known_metric(text: str) -> str:
 
 
 class Columns(Section):
-    """Which column of the events holds what; None looks for the usual names (see `pipelines.columns`)."""
+    """Which column of the events holds what; None looks for usual names (`pipelines.ingest.formats.column_names`)."""
 
     user: str | None = None
     item: str | None = None

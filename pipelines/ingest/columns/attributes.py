@@ -158,7 +158,7 @@ def refuse_unknown_columns(config: DataConfig, kinds: dict[str, Kind]) -> None:
     for key, column in (named | {f"data.vectors: {column!r}": column for column in config.vectors}).items():
         if column not in kinds:
             there = ", ".join(kinds) or "none"
-            raise DataError(f"{key}: no column of that name besides ids, time and weight; there are {there}")
+            raise DataError(f"{key}: no column of that name besides ids, time, type and weight; there are {there}")
     for column, separator in config.lists.items():
         if separator and kinds[column] != "list":
             raise DataError(f"data.lists.{column}: a list is made of text, and {column!r} holds {kinds[column]}s")

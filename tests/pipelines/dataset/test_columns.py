@@ -261,7 +261,10 @@ def test_data_lists_says_what_is_a_list_in_every_format(tmp_path: Path, suffix: 
 @pytest.mark.parametrize(
     ("lists", "message"),
     [
-        ({"genre": "|"}, r"data\.lists\.genre: no column of that name besides ids, time and weight; there are genres"),
+        (
+            {"genre": "|"},
+            r"data\.lists\.genre: no column of that name besides ids, time, type and weight; there are genres",
+        ),
         ({"timestamp": "|"}, r"data\.lists\.timestamp: no column of that name"),
     ],
 )

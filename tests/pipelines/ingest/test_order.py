@@ -110,6 +110,25 @@ def test_a_share_that_the_recipe_names_stays(validation: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("held", "tested", "said"),
+    [
+        (7, 40, "50% of the events, the most that validate"),
+        (5, 40, "50% of the events, as many as the test is of all"),
+        (1, 5, "5% of the events, the least that validate"),
+    ],
+)
+def test_a_share_at_its_limit_is_not_called_that_of_the_test(
+    held: int, tested: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of ten items of 40 users the first few are the test of some."""
+    for name, users, items in (("train", 40, range(held, 10)), ("test", tested, range(held))):
+        rows = [" ".join(map(str, [user, *items])) for user in range(users)]
+        (tmp_path / f"{name}.txt").write_text("\n".join(rows) + "\n")
+    prepare.run(DataConfig(), tmp_path, tmp_path / "dataset")
+    assert f"validation: {said}\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("file", "users", "settings", "stays"),
     [
         ("random", USERS, {}, False),

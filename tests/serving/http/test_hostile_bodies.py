@@ -1,4 +1,4 @@
-"""Bodies that no client would send: refused with a status below 500. `test_service.py` sends one of 100 MB."""
+"""Bodies that no client would send: refused with a status below 500. `test_end_to_end.py` sends one of 100 MB."""
 
 from collections.abc import Iterator
 from pathlib import Path
