@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from pipelines.ingest import formats
 from serving.files.database_url import state_place
 
 
@@ -34,10 +35,7 @@ Overrides = Annotated[
     typer.Option("--set", metavar="SECTION.KEY=VALUE", help="Override one setting; repeatable.", show_default=False),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an output that is already there.")]
-Format = Annotated[
-    Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "sequences", "pairs"],
-    typer.Option(help="How the files of events are written; auto looks at them."),
-]
+Format = Annotated[formats.Format, typer.Option(help="How the files of events are written; auto looks at them.")]
 Shard = Annotated[
     str | None, typer.Option(metavar="I/N", help="Do only part I of N, from 1; any scheduler.", show_default=False)
 ]

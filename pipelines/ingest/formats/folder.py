@@ -7,17 +7,17 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePath
-from typing import Literal, get_args
+from typing import get_args
 
 from pipelines.console import say
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
+from pipelines.ingest.formats import Format
 from pipelines.ingest.formats.benchmark_lists import looks_like_pairs
 from pipelines.ingest.formats.copies import Copies, bare_name, copied
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES
 from pipelines.ingest.formats.partitions import in_reach
 
-Format = Literal["auto", "csv", "parquet", "jsonl", "movielens", "recbole", "lightgcn", "sequences", "pairs"]
 FORMATS: tuple[str, ...] = get_args(Format)
 SUFFIXES = {
     ".csv": "csv",

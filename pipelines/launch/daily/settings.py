@@ -12,7 +12,7 @@ from pydantic import Field, ValidationInfo, field_validator
 from pipelines.console import say
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
-from pipelines.ingest.formats.folder import Format
+from pipelines.ingest.formats import Format
 from pipelines.launch.rules import read_rules, read_toml
 from serving.bundle.active import ACTIVE, Active, parsed_active
 from serving.bundle.versions import Versions
