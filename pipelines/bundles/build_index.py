@@ -29,7 +29,7 @@ from serving.search.index import Floats, Index, Rows
 from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIndex
 from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameters
 
-SAMPLE = 2_000
+SAMPLE, SEED = 2_000, 0  # of the queries to measure with
 FEWEST = 16  # items that ScaNN can quantise: it makes as many codes of each block of dimensions
 TARGET_RECALL = 0.98
 SEARCH, BUILD, MEASURE = "exact search", "build ScaNN", "measure"
@@ -41,7 +41,6 @@ def run(
     target_recall: float = TARGET_RECALL,
     target_k: int = TUNED_K,
     kind: Literal["auto", "exact", "scann"] = "auto",
-    seed: int = 0,
     like: IndexInfo | None = None,
 ) -> IndexInfo:
     """Builds, tunes, measures and publishes a bundle's index, replacing any existing one.
@@ -51,7 +50,6 @@ def run(
         target_recall: recall@k against exact search that the index must reach, in (0, 1].
         target_k: that k.
         kind: "auto" uses exact search below 20,000 items.
-        seed: picks the queries to measure with.
         like: the index of the bundle from which this one was just made, with nearly the same vectors; its settings are
             reused if they still reach the target.
 
@@ -82,7 +80,7 @@ def run(
         else:
             # It was verified when it was written a moment ago, by a command that has named its phases.
             opened = Bundle.open(bundle, verify=False)
-        queries = opened.sample_queries(SAMPLE, seed)
+        queries = opened.sample_queries(SAMPLE, SEED)
         if kind == "exact":
             measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
             info = IndexInfo(kind="exact", measured=measured)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import State, bundle_place, example
+from pipelines.cli.options import Overwrite, State, bundle_place, example
 from pipelines.console import next_step
 
 Root = Annotated[
@@ -66,7 +66,7 @@ def fold(
     bundle: Annotated[Path, typer.Option(help="A bundle, written by 'towers export'.")],
     state: State,
     out: Annotated[Path, typer.Option(help="The bundle to write; 'towers index' builds its index.")],
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a bundle that is already there.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Write a bundle that holds the items which changed while a service ran."""
     from pipelines.bundles import fold as command

@@ -24,7 +24,6 @@ from pipelines.ingest.columns.times import TimeColumn
 from pipelines.ingest.formats.column_names import Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects, short_name
 from pipelines.ingest.formats.source import ORDERED, Source
-from pipelines.ingest.formats.table import Table
 from towers.config.sections import DataConfig
 from towers.data.events import Int32s
 
@@ -63,10 +62,10 @@ def read_events(
     rows = [table.rows for _, table in source.events]
     total = None if None in rows else sum(row for row in rows if row)
     with progress(PHASE, total=total, unit="rows") as advance:
-        for number, (split, table) in enumerate(source.events):
-            reader.open(table, roles[number])
+        for number, (_, table) in enumerate(source.events):
+            reader.open(number)
             for batch in rejects.counted(table.path, table.read(rejects)):
-                reader.take(batch, table, roles[number], number, split)
+                reader.take(batch)
                 advance(batch.height)
     events = reader.finish()
     if every_type:
@@ -85,7 +84,8 @@ class _Reader:
         forms: IdForms,
         folder: Path | None,
     ) -> None:
-        self.source, self.config, self.rejects, self.forms = source, config, rejects, forms
+        self.source, self.all_roles, self.config = source, roles, config
+        self.rejects, self.forms = rejects, forms
         self.users, self.items, self.types = Codes(), items, EventTypes(config.event_types)
         self.times = TimeColumn(config.time_unit, config.time_zone, rejects)
         self.parts: defaultdict[str, Spool] = defaultdict(lambda: Spool(folder))
@@ -95,9 +95,12 @@ class _Reader:
         self.ids: list[IdColumn] = []
         self.lines = OneLine(rejects) if source.format == "sequences" else None
         self.roles: Roles | None = None
+        self.number = 0
 
-    def open(self, table: Table, roles: Roles) -> None:
-        config = self.config
+    def open(self, number: int) -> None:
+        """Goes on to the next file, whose rows `take` gets."""
+        self.number = number
+        config, roles, (_, table) = self.config, self.all_roles[number], self.source.events[number]
         if config.event_types and roles.type is None:
             raise DataError(
                 f"{table.path}: data.event_types is set, but no column of types is found (data.columns.type)"
@@ -117,7 +120,8 @@ class _Reader:
         columns = {"user": roles.user, "item": roles.item}
         self.ids = [IdColumn(table.path, name, self.rejects, self.forms[side]) for side, name in columns.items()]
 
-    def take(self, frame: pl.DataFrame, table: Table, roles: Roles, number: int, split: str | None) -> None:
+    def take(self, frame: pl.DataFrame) -> None:
+        roles, (split, table) = self.all_roles[self.number], self.source.events[self.number]
         path = table.path
         if self.lines is not None:
             frame = self.lines.check(frame, path, roles.user, split)
@@ -138,7 +142,7 @@ class _Reader:
         self.parts["user"].append(self.users.encode(frame[roles.user]))
         self.parts["row"].append(frame[ROW].cast(pl.UInt32).to_numpy())
         if len(self.source.events) > 1:
-            self.parts["file"].append(np.full(len(item), number, np.uint16))
+            self.parts["file"].append(np.full(len(item), self.number, np.uint16))
         if roles.time is not None:
             self.parts["time"].append(frame[roles.time].to_numpy())
         if roles.weight is not None:

@@ -10,10 +10,18 @@ import numpy as np
 import polars as pl
 
 from pipelines.bundles.bulk.feature_file import FeatureFile
-from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, refuse_taken, write_parquet
+from pipelines.bundles.bulk.parts import (
+    Shard,
+    digest_of_rows,
+    job_of,
+    part_files,
+    parts_beside,
+    refuse_taken,
+    write_parquet,
+)
 from pipelines.bundles.bulk.trained_columns import TrainedColumns
 from pipelines.console import Advance, amount, phase, phases, progress, say
-from pipelines.dataset.manifest import digest_of as digest_of_file
+from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.service.verify import VERIFY, verify
@@ -69,7 +77,7 @@ def run(
         with phase(READ):
             trained = TrainedColumns.of(opened, "query" if items is None else "candidate")
             file = FeatureFile(copies.local(source), column, tower.features, copies, trained)
-            digest = digest_of(file.ids, digest_of_file(file.path))
+            digest = digest_of_rows(file.ids, digest_of(file.path))
         job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)
         if part is not None:

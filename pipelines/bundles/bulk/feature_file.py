@@ -53,11 +53,10 @@ class FeatureFile:
         column: str,
         specs: Sequence[FeatureSpec],
         copies: Copies,
-        trained: TrainedColumns | None = None,
+        trained: TrainedColumns,
     ) -> None:
         self.column, self.specs, self.rejects = column, specs, Rejects(hint="")
-        self._trained = trained or TrainedColumns()
-        sources = self._trained.sources
+        self._trained = trained
         self.table = open_table(path, (column,), copies)
         self.path = self.table.path
         self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
@@ -69,8 +68,8 @@ class FeatureFile:
         if missing := [spec.name for spec in features if spec not in self._read]:
             say(f"{path}: no column {', '.join(missing)}: missing in every row")
             for name in missing:
-                if sources.get(name) in self.table.columns:
-                    say(f"{path}: training read {name} from column {sources[name]}: name it {name} for that")
+                if trained.sources.get(name) in self.table.columns:
+                    say(f"{path}: training read {name} from column {trained.sources[name]}: name it {name} for that")
         known = {column, *(spec.name for spec in specs)}
         if unread := [name for name in self.table.columns if name not in known]:
             say(f"{path}: not read, since the tower has no such input: {', '.join(unread)}")

@@ -45,7 +45,7 @@ def job_of(command: str, bundle: Path, **inputs: object) -> str:
     return "_".join([command, *(f"{name}-{value}" for name, value in {"bundle": manifest, **inputs}.items())])
 
 
-def digest_of(ids: pl.Series, content: str = "") -> str:
+def digest_of_rows(ids: pl.Series, content: str = "") -> str:
     """Returns 16 hexadecimal digits for some rows.
 
     Args:

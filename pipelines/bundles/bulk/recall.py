@@ -11,7 +11,15 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from pipelines.bundles.bulk.parts import Shard, digest_of, job_of, part_files, parts_beside, refuse_taken, write_parquet
+from pipelines.bundles.bulk.parts import (
+    Shard,
+    digest_of_rows,
+    job_of,
+    part_files,
+    parts_beside,
+    refuse_taken,
+    write_parquet,
+)
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
@@ -97,7 +105,7 @@ def write_all(
     bundle = recaller.bundle
     user_ids = bundle.query_ids if users is None else _listed(users, bundle)
     block = block_of(k)
-    job = job_of("recall", bundle.path, users=digest_of(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
+    job = job_of("recall", bundle.path, users=digest_of_rows(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
     chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
     if shard is not None:
         out = shard.join(out, job)

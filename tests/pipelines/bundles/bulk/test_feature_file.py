@@ -72,7 +72,7 @@ def write(path: Path) -> Path:
 
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv", "tsv"])
 def test_every_kind_of_input_from_every_kind_of_file(tmp_path: Path, copies: Copies, suffix: str) -> None:
-    file = FeatureFile(write(tmp_path / f"users.{suffix}"), "user_id", SPECS, copies)
+    file = FeatureFile(write(tmp_path / f"users.{suffix}"), "user_id", SPECS, copies, TrainedColumns())
     assert file.ids.to_list() == ["007", "u2", "u3"]
     for found, expected in zip(requests(file, range(3)), REQUESTS, strict=True):
         taste = found.pop("taste"), expected["taste"]
@@ -83,7 +83,7 @@ def test_every_kind_of_input_from_every_kind_of_file(tmp_path: Path, copies: Cop
 def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.ingest.formats.table.BATCH_ROWS", 4)
     pl.DataFrame({"user_id": [f"u{n}" for n in range(23)], "age": range(23)}).write_parquet(tmp_path / "users.parquet")
-    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies, TrainedColumns())
     for rows in (range(1, 2), range(2, 9), range(15, 23)):
         assert [(request["user_id"], request["age"]) for request in requests(file, rows)] == [
             (f"u{n}", n) for n in rows
@@ -92,7 +92,7 @@ def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, m
 
 def test_times_of_day_may_be_moments_with_their_zone(tmp_path: Path, copies: Copies) -> None:
     (tmp_path / "users.csv").write_text("user_id,hour\na,2026-01-31T18:30:00Z\nb,7\n")
-    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns())
     assert [each["hour"] for each in requests(file, range(2))] == ["2026-01-31T18:30:00Z", 7]
 
 
@@ -106,7 +106,7 @@ def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype:
     frame = pl.DataFrame({"user_id": ["a"], "history": [["x"]], "history_times": [moments.cast(dtype)]})
     frame.write_parquet(tmp_path / "users.parquet")
     specs = [*SPECS, FeatureSpec(name="history_times", kind="history_times", dtype="int64", length=4)]
-    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies, TrainedColumns())
     assert requests(file, range(1), specs)[0]["history_times"] == [day.timestamp()]
 
 
@@ -126,7 +126,7 @@ def test_categories_are_written_as_prepare_reads_their_column(
     """The data set of the same file is where the expected values come from, too."""
     lines = [f"u{row},{text}\n" for row, text in enumerate(texts)]
     (tmp_path / "users.csv").write_text("user_id,country\n" + "".join(lines))
-    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns())
     assert [request["country"] for request in requests(file, range(4))] == found
     (tmp_path / "events.csv").write_text("user_id,item_id\n" + "".join(f"u{row},i\n" for row in range(4)))
     config = DataConfig(valid_share=0, test_share=0)
@@ -139,7 +139,7 @@ def test_a_moment_without_end_is_refused(tmp_path: Path, copies: Copies) -> None
     frame = pl.DataFrame({"user_id": ["a"], "history": [["x"]], "history_times": [endless]})
     frame.write_parquet(tmp_path / "users.parquet")
     specs = [*SPECS, FeatureSpec(name="history_times", kind="history_times", dtype="int64", length=4)]
-    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies, TrainedColumns())
     with pytest.raises(DataError, match=r"row 1, column 'history_times': a date outside the years"):
         requests(file, range(1), specs)
 
@@ -157,7 +157,7 @@ def test_a_moment_without_end_is_refused(tmp_path: Path, copies: Copies) -> None
 )
 def test_a_wrong_value_is_named_with_its_row(tmp_path: Path, copies: Copies, text: str, reason: str) -> None:
     (tmp_path / "users.csv").write_text(text)
-    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+    file = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns())
     with pytest.raises(DataError) as error:
         requests(file, range(2))
     assert str(error.value).startswith(f"{tmp_path / 'users.csv'}{reason}")
@@ -166,18 +166,18 @@ def test_a_wrong_value_is_named_with_its_row(tmp_path: Path, copies: Copies, tex
 def test_a_row_without_an_id_and_a_file_without_ids_are_refused(tmp_path: Path, copies: Copies) -> None:
     (tmp_path / "users.csv").write_text("user_id,age\na,1\n,2\n")
     with pytest.raises(DataError, match=r"users.csv, row 3, column 'user_id': no id"):
-        _ = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies).ids
+        _ = FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns()).ids
     with pytest.raises(DataError, match="no column 'item_id'; it has user_id, age"):
-        FeatureFile(tmp_path / "users.csv", "item_id", SPECS, copies)
+        FeatureFile(tmp_path / "users.csv", "item_id", SPECS, copies, TrainedColumns())
 
 
 def test_a_file_without_a_column_of_a_feature_is_refused(tmp_path: Path, copies: Copies) -> None:
     (tmp_path / "users.csv").write_text("user_id,shoe_size\na,42\n")
     with pytest.raises(DataError) as error:
-        FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies)
+        FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns())
     inputs = "the tower's inputs are country, age, hour, history, taste"
     assert str(error.value) == f"{tmp_path / 'users.csv'}: no column of a feature; it has user_id, shoe_size; {inputs}"
-    ids = FeatureFile(tmp_path / "users.csv", "user_id", SPECS[:1], copies)
+    ids = FeatureFile(tmp_path / "users.csv", "user_id", SPECS[:1], copies, TrainedColumns())
     assert requests(ids, range(1)) == [{"user_id": "a"}]
 
 
@@ -207,14 +207,14 @@ def test_floats_are_categories_as_in_training(tmp_path: Path, copies: Copies, ki
     codes = pl.Series([0.0, None, 2.5, -3.0, 1e20])
     pl.DataFrame({"user_id": list("abcde"), "code": codes}).write_parquet(tmp_path / "users.parquet")
     specs = [FeatureSpec(name="code", kind=kind, dtype="string")]
-    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies)
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies, TrainedColumns())
     found = [request["code"] for request in requests(file, range(5), specs)]
     assert found == as_strings(codes).to_list() and found[:4] == ["0", None, "2.5", "-3"]
 
 
 def test_a_category_that_is_no_finite_number_is_refused_as_in_training(tmp_path: Path, copies: Copies) -> None:
     pl.DataFrame({"user_id": ["a", "b"], "country": [1.0, np.nan]}).write_parquet(tmp_path / "users.parquet")
-    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies)
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies, TrainedColumns())
     with pytest.raises(DataError, match=r"row 2, column 'country': NaN or infinite; leave the cell empty"):
         requests(file, range(2))
 
@@ -222,7 +222,7 @@ def test_a_category_that_is_no_finite_number_is_refused_as_in_training(tmp_path:
 def test_a_column_of_numbers_is_refused_where_the_tower_takes_words(tmp_path: Path, copies: Copies) -> None:
     pl.DataFrame({"item_id": ["a"], "title": [0.5]}).write_parquet(tmp_path / "items.parquet")
     specs = [FeatureSpec(name="title", kind="text", dtype="string")]
-    file = FeatureFile(tmp_path / "items.parquet", "item_id", specs, copies)
+    file = FeatureFile(tmp_path / "items.parquet", "item_id", specs, copies, TrainedColumns())
     with pytest.raises(DataError, match=r"row 1: features.title: must be a string, got 0.5"):
         requests(file, range(1), specs)
 
