@@ -39,7 +39,14 @@ def shown(default: object) -> str:
     return json.dumps(list(default) if isinstance(default, tuple) else default)
 
 
-@pytest.mark.parametrize("section", ["data", "model", "optimizer", "train", "similarity"])
+def listed(default: object) -> str:
+    """A default as the table of features writes it, in a pattern: `mean`, 0.1, 10,000, false, `[]`."""
+    if isinstance(default, str | tuple):
+        return re.escape(f"`{default if isinstance(default, str) else shown(default)}`")
+    return re.escape(str(default).lower() if isinstance(default, bool) else f"{default:,g}")
+
+
+@pytest.mark.parametrize("section", ["data", "model", "distillation", "optimizer", "train", "similarity"])
 def test_every_setting_has_its_row_and_default(section: str) -> None:
     model = Config.model_fields[section].annotation
     assert model is not None
@@ -75,8 +82,10 @@ def test_every_feature_kind_and_its_settings_are_described(model: type[BaseModel
     assert rows
     assert all(f"`{kind}`" in rows[0] for kind in kinds)
     (of_all,) = re.findall(r"^Every kind takes .*?\n\n", PAGE, re.MULTILINE | re.DOTALL)
-    for key in set(model.model_fields) - {"kind"}:
-        assert f"`{key}`" in rows[0] + of_all, f"docs/model/recipes.md does not name {key} of {kinds[0]}"
+    for key, field in model.model_fields.items():
+        if key != "kind":
+            told = f"`{key}`" if field.default is None else rf"`{key}` \({listed(field.default)}[,)]"
+            assert re.search(told, rows[0] + of_all), f"docs/model/recipes.md does not say {told} of {kinds[0]}"
 
 
 @pytest.mark.parametrize("model", [*LOSSES, *SAMPLERS], ids=lambda model: model.__name__)
