@@ -106,4 +106,5 @@ def _recipe(bundle: Bundle) -> dict[str, Any] | None:
     if not isinstance(recipe, dict):
         return None
     train = {key: value for key, value in recipe.get("train", {}).items() if key != "seed"}
-    return {**recipe, "train": train}
+    # Not which run it was: each seed may start from the earlier run of its own seed.
+    return {**recipe, "train": train, "warm start": "warm_from" in bundle.manifest.training}

@@ -23,7 +23,7 @@ UNBOUND = ("created_at", "digest")  # of a gate's result: new each time
 
 
 def of_run(run: Path) -> Record:
-    """Reads a finished run. Two trainings with one recipe on one data set have one identity.
+    """Reads a finished run. Two trainings with one recipe on one data set have one identity, if they start alike.
 
     Raises:
         DataError: it is not a finished run.
@@ -32,6 +32,8 @@ def of_run(run: Path) -> Record:
     recipe = (run / "config.toml").read_text(encoding="utf-8")
     time = (run / "summary.json").stat().st_mtime
     params = {"dataset.fingerprint": summary["dataset"], **flat(tomllib.loads(recipe))}
+    if "warm_from" in summary:
+        params["warm_from"] = summary["warm_from"]
     stages = summary["stages"]
     series = []
     for number, stage in enumerate(stages):

@@ -19,6 +19,7 @@ from pipelines.evaluation import report, report_json
 from pipelines.launch import compare
 from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary, sentence
 from pipelines.launch.page import compare_page
+from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
@@ -280,6 +281,24 @@ def test_members_of_a_side_that_differ_by_more_than_the_seed_are_refused(folder:
     with pytest.raises(DataError, match=r"named as seeds of one recipe, but differ in train\.epochs: 3 and 9"):
         names = [f"{folder / 'a'},{folder / 'c'}", str(folder / "b")]
         compare.run(names, tmp_path / "out", dataset=folder / "dataset")
+
+
+def test_a_warm_start_is_no_seed_of_a_cold_training(folder: Path, tmp_path: Path) -> None:
+    trainings = {"cold": {"refit": False}, "warm": {"warm_from": "ab"}, "warm too": {"warm_from": "cd"}}
+    for seed, (name, training) in enumerate(trainings.items(), start=30):
+        lineage = read_manifest(folder / "a").lineage
+        columns.write_bundle_of(folder / "dataset", name=name, seed=seed, lineage=lineage, training=training)
+    cold, warm, too = (folder / name for name in trainings)
+    given: dict[str, Any] = {"dataset": folder / "dataset", "metric": "recall@5"}
+    with pytest.raises(DataError, match="seeds of one recipe, but differ in warm start: False and True"):
+        compare.run([f"{cold},{warm}", str(folder / "c")], tmp_path / "out", **given)
+    # Each seed may start from the earlier run of its own seed.
+    told = compare.run([f"{warm},{too}", f"{cold},{folder / 'a'}"], tmp_path / "out", **given)
+    assert [len(side["members"]) for side in told["sides"].values()] == [2, 2]
+    notes = [
+        compare.run([*map(str, pair)], tmp_path / pair[1].name, **given)["notes"] for pair in ((too, cold), (too, warm))
+    ]
+    assert [any("two trainings of one recipe" in note for note in each) for each in notes] == [False, True]
 
 
 class Page(HTMLParser):

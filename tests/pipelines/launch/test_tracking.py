@@ -152,6 +152,17 @@ def test_a_repeated_training_has_one_identity_and_another_recipe_another(run: Pa
     assert of_run(run).identity != before
 
 
+def test_a_warm_start_is_another_training_for_each_run_that_it_starts_from(run: Path) -> None:
+    cold, identities = of_run(run), set()
+    summary = json.loads((run / "summary.json").read_text())
+    for digest in ("ab" * 32, "cd" * 32):
+        (run / "summary.json").write_text(json.dumps(summary | {"warm_from": digest}))
+        warm = of_run(run)
+        assert warm.params == cold.params | {"warm_from": digest}
+        identities.add(warm.identity)
+    assert len(identities | {cold.identity}) == 3
+
+
 def test_tensorboard_holds_the_figures_of_a_report(report: Path) -> None:
     assert tracking.run(report=report, bundle=GOLDEN / "bundle") == []
     shown = scalars(board(report / "tensorboard"))
