@@ -193,16 +193,16 @@ def _resolve_labels(config: Config, data: Dataset) -> Config:
     """
     if config.task == "similarity":
         return config
-    loss = config.loss
-    splits = ("train", "valid") if config.data.refit else ("train",)
-    weights = [data.events(part).weight for part in data.parts(*splits)]
-    there = [weight for weight in weights if weight is not None and len(weight)]
-    low, high = min((float(w.min()) for w in there), default=1.0), max((float(w.max()) for w in there), default=1.0)
-    reader = _reader_of_weights(config)
+    loss, reader = config.loss, _reader_of_weights(config)
     if reader is None:
         return config
+    splits = ("train", "valid") if config.data.refit else ("train",)
+    # Impressions train graded losses alone.
+    weights = [data.events(part).weight for part in (data.parts(*splits) if loss.graded else splits)]
+    there = [weight for weight in weights if weight is not None and len(weight)]
     if not there:
         raise ConfigError(f"{reader}: the data set has no weights; prepare it with data.columns.weight")
+    low, high = min(float(each.min()) for each in there), max(float(each.max()) for each in there)
     if low < 0:
         raise ConfigError(f"{reader}: weights must not be negative; the data set's smallest is {low:g}")
     if loss.graded and low == high:

@@ -77,6 +77,19 @@ def test_the_largest_label_is_spelt_out(tmp_path: Path) -> None:
     assert loss.max_label == 2
 
 
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"train": {"weighted": True}},
+        {"loss": {"name": "full_softmax", "label_shares": "weight", "positives_per_query": 2}},
+    ],
+    ids=["weighted", "shares"],
+)
+def test_the_weights_of_impressions_that_do_not_train_are_not_judged(sections: dict[str, Any], tmp_path: Path) -> None:
+    config = parse_config(sections)
+    assert check.run(config, dataset(tmp_path, lambda u, i: 1 if (u + i) % 2 else -1)).train == config.train
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("loss", "all_of_them"), [("bce", True), ("graded_hinge", True), ("sampled_softmax", False)])
 def test_an_impression_is_a_label_or_no_example(loss: str, all_of_them: bool, tmp_path: Path) -> None:
