@@ -117,8 +117,8 @@ def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
     split = data.manifest.split.kind
     if config.data.split not in ("auto", split):
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
-    if data.manifest.events["train"] < 2:
-        raise ConfigError(f"{data.path}: {data.manifest.events['train']} training events; training needs at least 2")
+    if (trained := len(data.events("train"))) < 2:
+        raise ConfigError(f"{data.path}: {trained} training events; training needs at least 2")
     return config
 
 

@@ -31,7 +31,7 @@ class Traits:
         clock: times are points in time, not ranks, so windows of days make sense.
         few_pairs: few enough items are taken together, in timed data next to each other, for rows to start from that.
         items: number of items.
-        density: training events per item.
+        density: training events per item, without impressions.
         query, candidate: derived attribute and context features, as in a recipe.
     """
 
@@ -45,7 +45,7 @@ class Traits:
 
     @classmethod
     def of(cls, data: Dataset, config: Config) -> "Traits":
-        """Reads the manifest and the attribute columns, less what the fixed recipe keeps from its features."""
+        """Reads the manifest, events and attribute columns, less what the fixed recipe keeps from its features."""
         manifest = data.manifest
         sides = [
             {
@@ -60,7 +60,7 @@ class Traits:
             clock=has_windows(data),
             few_pairs=_pairs(data) <= MOST_PAIRS,
             items=manifest.items,
-            density=manifest.events["train"] / max(1, manifest.items),
+            density=len(data.events("train")) / max(1, manifest.items),
             query=sides[0],
             candidate=sides[1],
         )

@@ -215,11 +215,13 @@ def _space(
 
 def _growth(data: Dataset, fixed: FixedSettings) -> float:
     """Examples of the final training per training example; 1 if it does not train on the validation events."""
-    events = data.manifest.events
+    graded = fixed.config.loss.graded  # trains from impressions, too
+    parts = (data.parts(split) if graded else [split] for split in ("train", "valid"))
+    train, valid = (sum(len(data.events(part)) for part in each) for each in parts)
     refit = data.manifest.split.kind != NEVER_TARGETS
     if "refit" in fixed.raw.get("data", {}):
         refit = check_recipe(fixed.config, data).data.refit is True
-    return 1.0 + events["valid"] / events["train"] if refit else 1.0
+    return 1.0 + valid / train if refit else 1.0
 
 
 def _refuse_taken(out: Path, *, overwrite: bool) -> None:

@@ -90,6 +90,17 @@ def test_the_weights_of_impressions_that_do_not_train_are_not_judged(sections: d
     assert check.run(config, dataset(tmp_path, lambda u, i: 1 if (u + i) % 2 else -1)).train == config.train
 
 
+def test_impressions_are_no_training_events(tmp_path: Path) -> None:
+    rows = {"train": [("u", "a", 1, 1), *(("v", item, 2, 0) for item in "abcd")], "test": [("u", "b", 3, 1)]}
+    (tmp_path / "given").mkdir()
+    for name, events in rows.items():
+        frame = pl.DataFrame(events, schema=["user", "item", "time", "weight"], orient="row")
+        frame.write_csv(tmp_path / "given" / f"{name}.csv")
+    prepare.run(DataConfig(), tmp_path / "given", tmp_path / "dataset")
+    with pytest.raises(ConfigError, match="1 training events; training needs at least 2"):
+        check.run(parse_config({}), tmp_path / "dataset")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("loss", "all_of_them"), [("bce", True), ("graded_hinge", True), ("sampled_softmax", False)])
 def test_an_impression_is_a_label_or_no_example(loss: str, all_of_them: bool, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from optuna.trial import Trial
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
-from pipelines.tuning import training
+from pipelines.tuning import training, tune
 from pipelines.tuning.clock import USED, Clock
 from pipelines.tuning.finalist import Finalist, best_of
 from pipelines.tuning.finals import Finals
@@ -121,6 +121,21 @@ def test_rows_start_from_co_occurrence_where_the_pairs_are_few_enough(
     for limit in (most, most - 1):
         monkeypatch.setattr("pipelines.tuning.traits.MOST_PAIRS", limit)
         assert Traits.of(data, Config()).few_pairs == (limit == most)
+
+
+def test_impressions_make_no_data_set_dense_and_no_final_training_longer(tmp_path: Path) -> None:
+    """Each of 20 users takes 8 of 10 items; what they left weighs 0, of which training has more than validation."""
+    rows = [(f"u{u}", f"i{n}", 100 * n + u, int(n < 8)) for u in range(20) for n in range(10)]
+    rows += [(f"u{u}", f"i{n}", 1, 0) for u in range(20) for n in range(2, 10)]
+    events = "".join(f"{user},{item},{time},{weight}\n" for user, item, time, weight in rows)
+    (tmp_path / "e.csv").write_text("user,item,time,weight\n" + events, encoding="utf-8")
+    prepare.run(DataConfig(split="leave_last_out", duplicates="keep"), tmp_path / "e.csv", tmp_path / "data")
+    data = Dataset.open(tmp_path / "data")
+    assert Traits.of(data, Config()).density == 20 * 6 / 10
+    assert data.manifest.events["train"] == 20 * (6 + 8)
+    for loss, growth in (("bsl", 1 + 1 / 6), ("bce", 1 + (1 + 0) / (6 + 8))):
+        fixed = FixedSettings(parse_config({"data": {"refit": True}, "loss": {"name": loss}}))
+        assert tune._growth(data, fixed) == pytest.approx(growth)
 
 
 @pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
