@@ -14,6 +14,7 @@ from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats import Format
 from pipelines.launch.rules import read_rules, read_toml
+from pipelines.training.similarity.labels import pairs_digest
 from serving.bundle.active import ACTIVE, Active, parsed_active
 from serving.bundle.versions import Versions
 from serving.client.address import without_password
@@ -177,6 +178,8 @@ class Loop:
         told = {
             "inputs": {name: _digests(path) for name, path in inputs.items() if path is not None},
             "recipe": self.recipe.model_dump(mode="json"),
+            # The recipe holds only their place. Where it names none, the key is that of earlier releases.
+            **({"pairs": pairs_digest(pairs)} if (pairs := self.recipe.similarity.pairs) is not None else {}),
             **self.settings.model_dump(include={"format", "on_bad_rows", "warm", "vectors"}),
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()

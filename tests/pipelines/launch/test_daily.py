@@ -272,6 +272,20 @@ def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
     assert Day.open(Loop.read(tmp_path / "daily.toml")).name == day.name
 
 
+def test_other_pairs_of_similar_items_make_another_day(loop: Loop, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    recipe = f'task = "similarity"\n[similarity]\npairs = "{pairs}"\nagainst = "items"\n[loss]\nname = "pair"\n'
+    (tmp_path / "recipe.toml").write_text(recipe)
+    loop, keys = Loop.read(tmp_path / "daily.toml"), set()
+    for partner in ("i1", "i2", "i1"):
+        pairs.write_text(f"item_a,item_b\ni0,{partner}\n")
+        keys.add(loop.key())
+    assert len(keys) == 2
+    pairs.unlink()
+    with pytest.raises(DataError, match=r"pairs\.csv: cannot be read"):
+        loop.key()
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", "5", '{"started": "2026-11-01T03:30"}'])
 def test_a_damaged_plan_is_named(loop: Loop, tmp_path: Path, text: str) -> None:
     plan(tmp_path, "2026-11-01-a", "2026-11-01T03:30")
