@@ -21,7 +21,7 @@ from serving.client.address import without_password
 from serving.files.staging import staged
 from serving.search.vector_codes import VectorType
 from serving.service.store import MissingError, Store
-from towers.config.recipe import Config, load_config
+from towers.config.recipe import RECIPES, Config, load_config
 from towers.config.section import Count, Section
 from towers.errors import ConfigError
 
@@ -94,9 +94,10 @@ class Loop:
         settings, _ = read_toml(file, Settings, "a file of daily settings")
         folder = file.absolute().parent
         paths = {key: folder / value for key, value in settings if isinstance(value, Path)}
-        own = folder / settings.recipe
+        own, ready = folder / settings.recipe, {each.stem: each for each in RECIPES.glob("*.toml")}
         try:
-            config = load_config(own if own.is_file() else settings.recipe)
+            # Never of the current directory, which the settings do not know.
+            config = load_config(own if own.is_file() else ready.get(settings.recipe, own))
         except ConfigError as error:
             raise ConfigError(f"{file}: recipe: {error}") from None
         # The next day may start from this one.

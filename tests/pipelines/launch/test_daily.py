@@ -32,7 +32,7 @@ from serving.recall.query import RecallQuery
 from serving.service.store import Store, StoreError
 from tests.support.worlds.interrupted import Point, stopped
 from tests.support.worlds.serving import write_world
-from towers.config.recipe import load_config
+from towers.config.recipe import RECIPES, load_config
 from towers.errors import ConfigError
 
 USERS, ITEMS, GROUPS = 150, 120, 3
@@ -481,6 +481,28 @@ def test_a_wrong_setting_is_named(loop: Loop, tmp_path: Path, lines: str) -> Non
     write_settings(tmp_path, SETTINGS.replace("keep = 2\n", "") + lines + "\n")
     with pytest.raises(DataError, match=f"daily.toml: {WRONG[lines]}"):
         Loop.read(tmp_path / "daily.toml")
+
+
+def test_a_recipe_is_beside_the_settings_or_comes_with_towers(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("mine.toml", "default"):
+        (elsewhere / name).write_text("[train]\nepochs = 77\n")
+    monkeypatch.chdir(elsewhere)
+    without = SETTINGS.replace('recipe = "recipe.toml"\n', "")
+    ready = load_config(RECIPES / "default.toml").train.epochs
+    assert Loop.read(write_settings(tmp_path, without)).recipe.train.epochs == ready != 77
+    file = write_settings(tmp_path, 'recipe = "mine.toml"\n' + without)
+    with pytest.raises(
+        ConfigError, match=rf"recipe: {re.escape(str(tmp_path / 'mine.toml'))}: no such recipe file; .*default"
+    ):
+        Loop.read(file)
+    for name in ("mine.toml", "default"):
+        (tmp_path / name).write_text("[train]\nepochs = 78\n")
+        file = write_settings(tmp_path, f'recipe = "{name}"\n' + without)
+        assert Loop.read(file).recipe.train.epochs == 78
 
 
 RULE = '[[metrics]]\nmetric = "recall@10"\nbound = "low"\nat_least = 0\n'
