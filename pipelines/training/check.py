@@ -35,7 +35,7 @@ def run(config: Config, dataset: Path | None = None) -> Config:
 
     Raises:
         ConfigError: the recipe is wrong, does not fit the data set, or makes a step that cannot run.
-        DataError: the data set is changed or leaks, or leaves nothing to train on.
+        DataError: the data set is changed or leaks.
     """
     if dataset is None:
         return config

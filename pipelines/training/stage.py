@@ -18,7 +18,6 @@ from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables, refuse_empty_histories
 from pipelines.dataset.vocabulary import feature_count, learn_features
-from pipelines.errors import DataError
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
 from pipelines.training.events import training_events
 from pipelines.training.impressions import impressions_of
@@ -34,6 +33,7 @@ from towers.data.feature_tables import FeatureTables
 from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import SequenceExamples, example_counts
+from towers.errors import ConfigError
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.start_rows import start_rows
@@ -239,8 +239,8 @@ def _examples(
         workers=replicas.count,
     )
     if not len(examples):
-        raise DataError(
-            "no training event has an earlier one of its user whose item has a row (`min_count`), and nothing else "
-            "describes a query"
+        raise ConfigError(
+            "features.query: no training event has an earlier one of its user whose item has a row (`min_count`), and "
+            "nothing else describes a query"
         )
     return examples

@@ -50,7 +50,7 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
         recipe(USER, train={"metric": "recall@9"}),
         "train.metric: recall@9 takes each of the data set's 9 items as found, whatever the model; K must be below 9",
     ),
-    "no past": ("single", recipe(SEQUENCE), "no training event has an earlier one of its user"),
+    "no past": ("single", recipe(SEQUENCE), r"features\.query: no training event has an earlier one of its user"),
 }
 
 
@@ -79,6 +79,11 @@ def test_tune_refuses_a_metric_of_every_item_before_the_first_trial(world: Path,
         with pytest.raises(ConfigError, match=r"train\.metric: ndcg@9 takes each of the data set's 9 items"):
             tune.run(world / "many", tmp_path / "best.toml", trials=1, **given)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_trial_without_examples_does_not_end_a_search(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^no trial finished: refused \(features\.query: no training event has"):
+        tune.run(world / "single", tmp_path / "best.toml", trials=1, metric="recall@5", config=recipe(SEQUENCE))
 
 
 @pytest.mark.parametrize("refused", [{"norm_exponent": "validation"}, {}])
