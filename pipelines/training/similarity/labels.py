@@ -87,6 +87,10 @@ def _of_column(config: Config, data: Dataset) -> Labels:
             f"similarity.column: the data set's items have no column {name!r}; they have "
             f"{', '.join(columns) or 'none'}{hint}"
         )
+    if columns[name] == "vector":
+        raise ConfigError(
+            f"similarity.column: {name!r} holds vectors; a class is a string, a list of strings or a whole number"
+        )
     values = data.items[name]
     if columns[name] == "number" and (values.drop_nulls().drop_nans() % 1 != 0).any():
         raise ConfigError(

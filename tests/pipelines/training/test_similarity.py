@@ -164,6 +164,12 @@ def test_a_bad_file_of_pairs_is_refused(
         check.run(config, world / "data")
 
 
+def test_a_column_of_vectors_holds_no_classes(tmp_path: Path) -> None:
+    looks = items().with_columns(pl.Series("look", [[float(i), 1.0] for i in range(ITEMS)]))
+    with pytest.raises(ConfigError, match=r"similarity\.column: 'look' holds vectors; a class is a string, a list of"):
+        check.run(recipe(similarity={"column": "look"}), dataset(tmp_path, looks))
+
+
 def test_items_of_all_classes_or_of_none_like_another_are_refused(tmp_path: Path) -> None:
     both = items().with_columns(
         pl.Series("every", [["a", "b"]] * ITEMS), pl.Series("alone", [f"c{i}" for i in range(ITEMS)])
