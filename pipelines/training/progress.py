@@ -3,6 +3,7 @@
 import math
 
 from pipelines.console import progress, say
+from towers.errors import DivergedError
 from towers.training.protocols import Summary
 from towers.training.trainer import Trainer
 
@@ -10,7 +11,11 @@ CHOSEN_BY = "mean with and without the prior"  # what chooses the epoch where th
 
 
 def fit(name: str, trainer: Trainer) -> Summary:
-    """Trains to the end; `name` is that of the phase."""
+    """Trains to the end; `name` is that of the phase.
+
+    Raises:
+        DivergedError: the training diverged; the message begins with `name`.
+    """
     config = trainer.config
     steps = trainer.examples.steps * config.epochs
     # A resumed run counts only the steps left, so the rate shown is this process's own.
@@ -33,4 +38,8 @@ def fit(name: str, trainer: Trainer) -> Summary:
                 shown += f" (its bound; the classes are {record['margin_estimate']:.3f} wide)"
             say(f"epoch {record['epoch']:.0f}: loss {record['loss']:.4f}{shown}, {record['train_seconds']:.1f} s")
 
-        return trainer.fit(on_step, on_epoch)
+        try:
+            return trainer.fit(on_step, on_epoch)
+        except DivergedError as error:
+            # Steps are counted in each stage, and those of a refit or a teacher have other batches.
+            raise DivergedError(f"{name}: {error}") from None

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -9,12 +10,15 @@ import pytest
 from pipelines import batch
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
+from pipelines.training import train
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import build_training
 from tests.support.worlds.splits import split_world
 from towers.config.recipe import Config, parse_config
 from towers.data.batch import Batch
+from towers.errors import DivergedError
 from towers.evaluation.validation import Validation
+from towers.training.trainer import Trainer
 
 SECTIONS: dict[str, Any] = {
     "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
@@ -46,6 +50,16 @@ def test_it_is_the_batch_of_the_training(
         same = np.array_equal(found.item, wanted.item) and np.array_equal(found.seed, wanted.seed)
         assert same == (part == 2)
     assert isinstance(found, Batch) and found.user.shape == (32,)
+
+
+@pytest.mark.parametrize(("models", "stage"), [(0, "refit"), (1, "teacher 1 for refit")])
+def test_a_training_that_diverges_names_the_stage_of_its_batch(
+    models: int, stage: str, data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "fit", Mock(side_effect=DivergedError("the loss of step 1")))
+    sections = SECTIONS | {"data": {"refit": True}, "train": SECTIONS["train"] | {"choose_epoch": False}}
+    with pytest.raises(DivergedError, match=f"^{stage}: the loss of step 1$"):
+        train.run(parse_config(sections | {"distillation": {"models": models}}), data.path, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
