@@ -12,6 +12,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL
 from pipelines.training.stage import Stage, run_stage
 from towers.config.recipe import Config
+from towers.ops.replicas import ALONE, Replicas
 
 TEACHERS = "teachers"
 SEEDS = 1_000_003  # from one teacher's seed to the next: people count seeds up, and a model is no teacher of its own
@@ -25,7 +26,12 @@ def teachers_of(config: Config, stage: Stage) -> list[Stage]:
 
 
 def train_teachers(
-    config: Config, data: Dataset, stage: Stage, work: Path, chosen: Sequence[int] = ()
+    config: Config,
+    data: Dataset,
+    stage: Stage,
+    work: Path,
+    chosen: Sequence[int] = (),
+    replicas: Replicas = ALONE,
 ) -> tuple[list[Path], list[dict[str, Any]]]:
     """Trains the teachers of a stage.
 
@@ -35,6 +41,7 @@ def train_teachers(
         stage: its splits train.
         work: the unfinished run.
         chosen: epochs of each teacher where validation does not choose them.
+        replicas: the devices that share each batch.
 
     Returns:
         Their checkpoints, and the content of each one's stage.json.
@@ -48,7 +55,8 @@ def train_teachers(
         folder = work / TEACHERS / stage.name / str(number)
         folder.mkdir(parents=True, exist_ok=True)
         checkpoints.append(folder / CHECKPOINTS / FINAL)
-        contents.append(run_stage(recipe.model_copy(update={"train": changed}), data, each, folder, folder))
+        own = recipe.model_copy(update={"train": changed})
+        contents.append(run_stage(own, data, each, folder, folder, None, replicas))
         # A trainer and its graphs reference each other: without this, memory would hold each one's tables and moments.
         gc.collect()
     return checkpoints, contents

@@ -215,10 +215,10 @@ def _train_stages(
     comparison = (choice.PHASE, item_knn.PHASE) if compares and validated else ()
     phases("train", *chain.from_iterable((features_of(name), name) for name in names), *comparison)
     if not choosing:
-        taught_by, _ = train_teachers(config, data, last, work)
+        taught_by, _ = train_teachers(config, data, last, work, (), replicas)
         return [run_stage(config, data, last, work, work, warm, replicas, taught_by)]
     choose = work / CHOOSE
-    taught_by, teachers = train_teachers(config, data, choosing[0], work)
+    taught_by, teachers = train_teachers(config, data, choosing[0], work, (), replicas)
     chosen = run_stage(config, data, choosing[0], choose, work, warm, replicas, taught_by)
     if (choose / "tensorboard").exists():
         (choose / "tensorboard").replace(work / "tensorboard_choose")
@@ -229,7 +229,7 @@ def _train_stages(
     if config.model.prior == "validation":
         given = "off" if chosen["prior"] is None else PriorConfig(**chosen["prior"])
         best = best.model_copy(update={"model": best.model.model_copy(update={"prior": given})})
-    taught_by, _ = train_teachers(best, data, last, work, [each["best_epoch"] for each in teachers])
+    taught_by, _ = train_teachers(best, data, last, work, [each["best_epoch"] for each in teachers], replicas)
     return [chosen, run_stage(best, data, last, work, work, warm, replicas, taught_by)]
 
 

@@ -20,6 +20,7 @@ from pipelines.training.teachers import TEACHERS, train_teachers
 from tests.support.worlds.interrupted import weights
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
+from towers.ops.replicas import Replicas
 from towers.training.trainer import Trainer
 
 STAGE = Stage("train", ("train",), validated=True)
@@ -131,6 +132,23 @@ def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
     }
     seeds = {name: seed for name, (_, seed) in asked.items()}
     assert len({*seeds.values(), 7}) == 3 and seeds["teacher 1 for train"] == seeds["teacher 1 for refit"]
+
+
+@pytest.mark.parametrize("refit", [True, False])
+def test_teachers_share_their_batches_among_the_devices_of_the_model(
+    refit: bool, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices, given = Replicas(), list[Replicas]()
+    run_stage = teachers.run_stage
+
+    def noting(*arguments: Any) -> dict[str, Any]:
+        given.append(arguments[6])
+        return run_stage(*arguments)
+
+    monkeypatch.setattr(teachers, "run_stage", noting)
+    config = recipe(1, data={"refit": refit}, train={"epochs": 1})
+    train.run(config, dataset, tmp_path / "run", replicas=devices)
+    assert [each is devices for each in given] == [True] * (1 + refit)
 
 
 @pytest.mark.long
