@@ -1,6 +1,8 @@
 """Shows the progress of a training: a bar of its examples, a line for each epoch."""
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from pipelines.console import progress, say
 from towers.errors import DivergedError
@@ -43,3 +45,9 @@ def fit(name: str, trainer: Trainer) -> Summary:
         except DivergedError as error:
             # Steps are counted in each stage, and those of a refit or a teacher have other batches.
             raise DivergedError(f"{name}: {error}") from None
+
+
+def epoch_seconds(stages: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the seconds of all epochs of a run's stages, also of those that an earlier process trained."""
+    records = [record for stage in stages for record in stage["history"]]
+    return float(sum(record["train_seconds"] + record.get("validation_seconds", 0.0) for record in records))

@@ -27,7 +27,7 @@ from pipelines.rankers.baselines import validation_verdict
 from pipelines.training.check import check_recipe
 from pipelines.training.earlier_run import CHOOSE, EarlierRun
 from pipelines.training.prior import chosen_on_validation
-from pipelines.training.progress import CHOSEN_BY
+from pipelines.training.progress import CHOSEN_BY, epoch_seconds
 from pipelines.training.similarity.labels import pairs_digest
 from pipelines.training.stage import VALIDATION, features_of, run_stage, stages
 from pipelines.training.structure import differences, told
@@ -107,7 +107,7 @@ def run(
         agree(key, replicas)
         if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
             started = time.time()
-            made = {
+            made: dict[str, Any] = {
                 "dataset": data.manifest.fingerprint,
                 # Relative, so that run and data set may move together.
                 "dataset_path": os.path.relpath(dataset.resolve(), out.resolve()),
@@ -118,7 +118,7 @@ def run(
                 "stages": _train_stages(config, data, work, warm, replicas, compares=compares),
                 "tensorflow": tf.__version__,
             }
-            made["seconds"] = round(time.time() - started, 1)
+            made["seconds"] = round(max(time.time() - started, epoch_seconds(made["stages"])), 1)
             with staged(work / SUMMARY) as half:
                 half.write_text(json.dumps(made, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))

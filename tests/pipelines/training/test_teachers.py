@@ -14,6 +14,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
 from pipelines.training import stage, teachers, train
 from pipelines.training.check import check_recipe
+from pipelines.training.earlier_run import CHOOSE
 from pipelines.training.similarity.training import Training
 from pipelines.training.stage import Stage, build_trainer
 from pipelines.training.teachers import TEACHERS, train_teachers
@@ -108,6 +109,26 @@ def test_a_run_with_teachers_resumes_to_the_same_weights(
     for name in whole.keys() - {"_CHECKPOINTABLE_OBJECT_GRAPH"}:
         np.testing.assert_array_equal(whole[name], stopped[name], err_msg=name)
     assert not (tmp_path / "whole" / TEACHERS).exists()
+
+
+def test_a_resumed_run_took_at_least_the_seconds_of_all_its_epochs(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_stage = train.run_stage
+
+    def stopping(config: Config, data: Dataset, stage: Stage, *rest: Any) -> dict[str, Any]:
+        if stage.name == "refit":
+            raise KeyboardInterrupt
+        return run_stage(config, data, stage, *rest)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(train, "run_stage", stopping)
+        train.run(recipe(0), dataset, tmp_path / "run")
+    marker = tmp_path / ".run.unfinished" / CHOOSE / "stage.json"
+    content = json.loads(marker.read_text())
+    content["history"][0] |= {"train_seconds": 400.0, "validation_seconds": 100.0}
+    marker.write_text(json.dumps(content))
+    assert 500 < train.run(recipe(0), dataset, tmp_path / "run")["seconds"] < 600
 
 
 def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
