@@ -17,9 +17,10 @@ from pydantic import BaseModel
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.prior import DECIMALS, prior_config
 from pipelines.training.similarity.training import Training
-from pipelines.training.stage import Stage, build_trainer
+from pipelines.training.stage import EVENT_FILES, Stage, build_trainer
 from pipelines.tuning.clock import Clock
 from serving.files.disk_full import no_room
+from serving.files.staging import remove
 from towers.config.recipe import Config
 from towers.errors import DivergedError
 from towers.training.trainer import Trainer
@@ -167,6 +168,7 @@ def train(
     finally:
         # A trainer and its graphs reference each other: without this, each trial would leave its tables in memory.
         gc.collect()
+        remove(directory / EVENT_FILES)
     return Run(epochs=watch.epochs, end=end, reason=reason)
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
 import optuna
 import pytest
@@ -19,6 +18,7 @@ from optuna.trial import Trial
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
+from pipelines.training.stage import EVENT_FILES
 from pipelines.tuning import training, tune
 from pipelines.tuning.clock import USED, Clock
 from pipelines.tuning.finalist import Finalist, best_of
@@ -398,8 +398,11 @@ def test_a_run_promises_what_its_second_half_adds_once_more() -> None:
 def test_a_full_disk_is_no_lack_of_memory(
     message: str, end: str | None, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    error = tf.errors.ResourceExhaustedError(None, None, message)
-    monkeypatch.setattr(training, "build_trainer", Mock(side_effect=error))
+    def unable(*_: Any, **__: Any) -> None:
+        (tmp_path / EVENT_FILES / "events").mkdir(parents=True)
+        raise tf.errors.ResourceExhaustedError(None, None, message)
+
+    monkeypatch.setattr(training, "build_trainer", unable)
     share = Share(10.0, clock(tmp_path, None), lambda run, most: False)
     arguments = (parse_config({}), Dataset.open(dataset), tmp_path, share, Run())
     if end is None:
@@ -407,6 +410,7 @@ def test_a_full_disk_is_no_lack_of_memory(
             training.train(*arguments)
     else:
         assert training.train(*arguments).end == end
+    assert not (tmp_path / EVENT_FILES).exists()
 
 
 def test_a_falling_rate_goes_by_the_first_seed_alone() -> None:
