@@ -166,7 +166,7 @@ def _content(
 ) -> dict[str, Any]:
     baseline, *others = sides
     primary, rows = metrics[0], baseline.members[0].rows
-    tests = differences.metric_tests(sides, metrics, LEVEL, advance)
+    tests = differences.metric_tests(sides, metrics, advance)
     fingerprint, split, protocol, ks = (baseline.members[0].facts[fact] for fact in FACTS)
     comparisons = {}
     for other in others:

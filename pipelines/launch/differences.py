@@ -18,7 +18,7 @@ from pipelines.evaluation.slices import COLD, DEFINITIONS, TRAINING, WARM, Slice
 from pipelines.launch.agreement import P, drift, list_agreement
 from pipelines.launch.measure import Measured
 from pipelines.launch.sides import USER, Side
-from pipelines.launch.significance import detectable, holm, sign_flip_p
+from pipelines.launch.significance import LEVEL, detectable, holm, sign_flip_p
 from pipelines.rankers.bootstrap import bootstrap
 
 SHOWN = 10  # users, and items, of the largest changes in each direction
@@ -27,13 +27,12 @@ Content = dict[str, Any]
 Floats = NDArray[np.float64]
 
 
-def metric_tests(sides: Sequence[Side], metrics: Sequence[str], level: float, advance: Advance) -> dict[str, Content]:
+def metric_tests(sides: Sequence[Side], metrics: Sequence[str], advance: Advance) -> dict[str, Content]:
     """Tests each metric of each side against the first; Holm's correction covers all of these tests.
 
     Args:
         sides: the baseline, then the others.
         metrics: for example ``"recall@20"``.
-        level: of adjusted p-values that show a difference.
         advance: of `pipelines.console.progress`, in differences: one for each test.
 
     Returns:
@@ -56,7 +55,7 @@ def metric_tests(sides: Sequence[Side], metrics: Sequence[str], level: float, ad
             **drawn.difference(f"{name} {metric}", f"{baseline} {metric}"),
             "p": float(p[place]),
             "p_holm": float(adjusted[place]),
-            "shown": bool(adjusted[place] <= level),
+            "shown": bool(adjusted[place] <= LEVEL),
             "detectable": float(could[place]),
             **_wins(differences[:, place]),
         }

@@ -73,12 +73,11 @@ def prior_config(model: TwoTower, counting: Counting) -> PriorConfig:
     )
 
 
-def kept_prior(config: Config, data: Dataset, model: TwoTower, counting: Counting | None) -> dict[str, Any] | None:
+def kept_prior(config: Config, model: TwoTower, counting: Counting | None) -> dict[str, Any] | None:
     """Returns what an export needs of the prior, the counting and the weights; None without a prior.
 
     Args:
         config: the resolved recipe.
-        data: the data set.
         model: the trained model.
         counting: what validation chose; None if it chose none.
     """

@@ -116,7 +116,7 @@ def run_stage(
             "examples": training.examples,
             "batch_size": config.train.batch_size,
             "norm_exponent": round(float(towers.candidate_tower.norm_exponent.numpy()), 6),
-            "prior": kept_prior(config, data, towers, training.counting),
+            "prior": kept_prior(config, towers, training.counting),
             "optimizer_steps": int(trainer.optimizer.step.numpy()) + trainer.optimizer.earlier_steps,
             **dataclasses.asdict(summary),
         }

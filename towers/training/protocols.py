@@ -114,9 +114,7 @@ class SavedProgress(tf.train.experimental.PythonState):
 
     def deserialize(self, string_value: Any) -> None:
         """See `PythonState`."""
-        saved = json.loads(string_value)
-        # Earlier releases did not count the losses.
-        self._trainer.progress = Progress(**({"losses": saved["step"]} | saved))
+        self._trainer.progress = Progress(**json.loads(string_value))
 
 
 class BadLoss(NamedTuple):
