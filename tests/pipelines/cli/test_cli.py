@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 import typer
+import typer.main
+from typer.core import TyperGroup
 
 from pipelines import console
 from pipelines.cli import app, exit_codes
@@ -22,7 +24,7 @@ from serving.errors import BundleError, RequestError
 from serving.files.staging import OutputExistsError
 from towers.config.recipe import Config
 from towers.errors import ConfigError
-from towers.ops.replicas import ALONE
+from towers.ops.replicas import ALONE, Replicas
 
 # The module that does the work of each verb.
 VERBS = {
@@ -153,7 +155,11 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
     seven = Config.model_validate({"data": {"min_user_events": 3}, "train": {"epochs": 7}})
     two = Config.model_validate({"data": {"min_user_events": 3}, "train": {"epochs": 2, "seed": 5}})
     r, d, b, o = str(recipe), Path("d"), Path("b"), Path("o")
+    devices, opened = Replicas(), list[str]()
+    monkeypatch.setattr("towers.training.devices.local_devices", {2: devices}.__getitem__)
+    monkeypatch.setattr(typer, "launch", opened.append)
     sources = "--events e --items i --users u --format pairs"
+    whole = f"--dataset d --config {r} --out o --set seed=2 --warm-from w --fresh --overwrite"
     cases: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
         (
             "synth --out o --users 5 --items 6 --events 7 --seed 8 --fashion 1.5 --overwrite",
@@ -179,6 +185,11 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             {"items": "i", "users": "u", "format": "pairs", "on_bad_rows": "skip", "overwrite": True},
         ),
         (
+            f"prepare --events e --config {r} --set data.min_user_events=5 --out o",
+            (seven.data.model_copy(update={"min_user_events": 5}), "e", o),
+            {"items": None, "users": None, "format": "auto", "on_bad_rows": "error", "overwrite": False},
+        ),
+        (
             f"train --dataset d --config {r} --out o",
             (seven, d, o),
             {"resume": True, "overwrite": False, "compares": True, "warm_from": None, "replicas": ALONE},
@@ -190,8 +201,13 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             {"resume": False, "overwrite": True, "compares": True, "warm_from": Path("w"), "replicas": ALONE},
         ),
         (
-            f"train --workers 3 --dataset d --config {r} --out o --set seed=2 --warm-from w --fresh --overwrite",
-            (3, f"train --dataset d --config {r} --out o --set seed=2 --warm-from w --fresh --overwrite".split()),
+            f"train --devices 2 --dataset d --config {r} --out o --track mlflow",
+            (seven, d, o),
+            {"resume": True, "overwrite": False, "compares": True, "warm_from": None, "replicas": devices},
+        ),
+        (
+            f"train --workers 3 {whole} --track mlflow",
+            (3, f"train {whole} --track=mlflow".split()),
             {},
         ),
         (
@@ -268,7 +284,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
         ),
         (
             "report --bundle b --dataset d --out o --slice c --slice items.c --map a --map b --user-ids --k 5 --k 7 "
-            "--overwrite",
+            "--overwrite --open --track mlflow",
             (b, d, o),
             {
                 "ks": [5, 7],
@@ -299,7 +315,7 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             {"dataset": None, "metric": None, "family": None, "slices": (), "user_ids": False, "overwrite": False},
         ),
         (
-            "compare a b --dataset d --metric m --family f,g --slice c --slice e --user-ids --overwrite --out o",
+            "compare a b --dataset d --metric m --family f,g --slice c --slice e --user-ids --overwrite --open --out o",
             (["a", "b"], o),
             {"dataset": d, "metric": "m", "family": "f,g", "slices": ["c", "e"], "user_ids": True, "overwrite": True},
         ),
@@ -315,9 +331,9 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             {"users": None, "items": "i", "shard": "1/2", "overwrite": True},
         ),
         (
-            "recall --bundle b --k 9 --users u --shard 2/8 --out o",
+            "recall --bundle b --k 9 --users u --shard 2/8 --out o --overwrite",
             (b, 9, o),
-            {"users": "u", "shard": "2/8", "overwrite": False},
+            {"users": "u", "shard": "2/8", "overwrite": True},
         ),
         # What is not given is up to the variables, the settings file and the defaults (tests/serving/test_settings.py).
         ("serve", (), dict.fromkeys(("bundle", "state", "host", "port", "workers", "keys", "window", "config"))),
@@ -343,7 +359,13 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
             (Path("r"), b),
             {"baseline": Path("c"), "report": Path("s"), "baseline_report": Path("t"), "track": "mlflow"},
         ),
+        (
+            "track --run r --report s --bundle b --gate g --track mlflow",
+            (),
+            {"run": Path("r"), "report": Path("s"), "gate": Path("g"), "bundle": b, "tracker": "mlflow", "alone": True},
+        ),
         ("demo", (Path("demo"),), {}),
+        ("demo --out o", (o,), {}),
         ("doctor", (), {}),
     ]
     for name in ("TOWERS_HOST", "TOWERS_PORT", "TOWERS_WORKERS"):
@@ -351,9 +373,22 @@ def test_every_option_reaches_its_command(monkeypatch: pytest.MonkeyPatch, recip
     for line, *_ in cases:
         real(module_of(line.split()))  # a module that imports another one must not find its double
     for line, args, kwargs in cases:
-        calls = put_double(monkeypatch, module_of(line.split()))
-        assert towers(monkeypatch, *line.split()) == 0, line
+        verb, *words = line.split()
+        calls = put_double(monkeypatch, module_of([verb, *words]))
+        tracked = calls if verb == "track" else put_double(monkeypatch, VERBS["track"])
+        assert towers(monkeypatch, verb, *words) == 0, line
         assert calls == [(args, kwargs)], line
+        tracks = verb in ("train", "report", "track") and "--workers" not in words
+        asked = "mlflow" if "--track" in words else None
+        assert [options["tracker"] for _, options in tracked] == [asked] * tracks, line
+    assert opened == ["o/report.html", "o/compare.html"]
+    used = {(line.split()[0], word) for line, *_ in cases for word in line.split()}
+    group = typer.main.get_command(app.app)
+    assert isinstance(group, TyperGroup)
+    for verb in VERBS.keys() - {"forget"}:  # which is among the commands for a running service
+        for option in group.commands[verb].params:
+            names = [*option.opts, *option.secondary_opts]
+            assert option.param_type_name != "option" or any((verb, name) in used for name in names), (verb, names)
 
 
 @pytest.mark.parametrize(
