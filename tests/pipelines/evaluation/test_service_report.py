@@ -4,7 +4,7 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from pipelines.service.answer import KEY
 from serving.client.client import Client
 from serving.http.app import create_app
 from serving.settings import Settings
-from tests.support.processes.running_service import eventually, free_port
+from tests.support.processes.running_service import eventually
 from tests.support.served import served
 from tests.support.worlds import columns
 from tests.support.worlds.serving import DIMENSION, FEATURES, ITEM_FEATURES, save_towers
@@ -77,6 +77,14 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield Served(dataset, bundle, folder, url, said.getvalue().strip())
 
 
+@pytest.fixture
+def changed(service: Served, tmp_path: Path) -> Iterator[Served]:
+    """The same with a state of its own, because events stay."""
+    settings = Settings(bundle=service.bundle, state=tmp_path, keys=service.folder / "keys.toml", max_batch=7)
+    with served(uvicorn.Config(create_app(settings), port=0, log_config=None)) as url:
+        yield replace(service, url=url)
+
+
 @pytest.fixture(autouse=True)
 def key(service: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(KEY, service.key)
@@ -107,9 +115,9 @@ def test_the_service_recalls_what_exact_search_does(service: Served) -> None:
     assert service.key not in page + json.dumps(content)
 
 
-def test_live_items_and_events_are_told(service: Served, capsys: pytest.CaptureFixture[str]) -> None:
-    data = Dataset.open(service.dataset)
-    vectors, queries = (np.load(service.bundle / f"{name}_vectors.npy") for name in ("item", "query"))
+def test_live_items_and_events_are_told(changed: Served, capsys: pytest.CaptureFixture[str]) -> None:
+    data = Dataset.open(changed.dataset)
+    vectors, queries = (np.load(changed.bundle / f"{name}_vectors.npy") for name in ("item", "query"))
     live = np.eye(DIMENSION, dtype=np.float32)[2] + 5 * np.eye(DIMENSION, dtype=np.float32)[7]
     held = heldout(data, "test")
     shown = 0
@@ -121,14 +129,11 @@ def test_live_items_and_events_are_told(service: Served, capsys: pytest.CaptureF
             shown += better < K
         else:
             shown += len(others(masked)) < K
-    with Client(service.url, api_key=service.key) as client:
+    with Client(changed.url, api_key=changed.key) as client:
         client.put_item("live", {"group": "g2", "place": 5.0}, {"title": "Live"})
         client.add_events([{"id": "e1", "user_id": "u1", "item_id": "i1", "time": 1_800_000_000}])
         eventually(lambda: "live" in dict(client.recall(k=21).items), "the live item is there")
-        try:
-            content = service.report("live")
-        finally:
-            client.delete_item("live")
+    content = changed.report("live")
     found = content["service"]["unknown_items"]
     # The user with the event is answered from another vector, so their list may differ by the live item.
     assert found["items"] == 1 and abs(found["places"] - shown) <= 1 and found["places"] > 0
@@ -136,7 +141,7 @@ def test_live_items_and_events_are_told(service: Served, capsys: pytest.CaptureF
     said = capsys.readouterr().out
     assert f"warning: live items that the data set lacks, 1, fill {found['places']} places; each is a miss" in said
     assert "warning: the service answered 1 user from other than their stored vector" in said
-    assert "live items that the data set lacks" in (service.folder / "live" / "report.html").read_text(encoding="utf-8")
+    assert "live items that the data set lacks" in (changed.folder / "live" / "report.html").read_text(encoding="utf-8")
 
 
 def others(masked: set[int]) -> list[int]:
@@ -168,12 +173,11 @@ def test_a_service_of_another_bundle_is_refused(service: Served) -> None:
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        (f"http://127.0.0.1:{free_port()}", "nothing answers there"),
+        ("http://127.0.0.1:1", "nothing answers there"),
         ("nonsense", "^--url: must be like http://127.0.0.1:8000, got 'nonsense'"),
         ("ftp://x", "^--url: must be like http://127.0.0.1:8000, got 'ftp://x'"),
         ("http://x:port", "^--url: 'http://x:port': Invalid port: 'port'"),
     ],
-    ids=["nobody", "nonsense", "ftp", "port"],  # the port differs in each worker of the tests
 )
 def test_no_service_is_one_clear_line(service: Served, url: str, message: str) -> None:
     with pytest.raises(DataError, match=message):
