@@ -466,7 +466,7 @@ def weightless(world: Path) -> Path:
     return world / "weightless"
 
 
-@pytest.mark.parametrize("kind", ["float32", "int8"])
+@pytest.mark.parametrize("kind", [pytest.param("float32", marks=pytest.mark.long), "int8"])
 def test_a_prior_without_weights_answers_unknown_users_alone(
     kind: VectorType, world: Path, weightless: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -57,12 +57,6 @@ def test_recall_precision_ndcg_and_success(asked: Queries, k: int) -> None:
         np.testing.assert_allclose(ours(asked, name, k), expected, atol=1e-6, err_msg=name)
 
 
-@given(queries())
-def test_reciprocal_rank_of_the_whole_list(asked: Queries) -> None:
-    expected = [figures.get("recip_rank", 0.0) for figures in trec(asked, {"recip_rank"})]
-    np.testing.assert_allclose(ours(asked, "mrr", ITEMS), expected, atol=1e-6)
-
-
 @given(queries(), st.integers(1, ITEMS + 8))
 def test_reciprocal_rank_is_that_of_the_cut_list(asked: Queries, k: int) -> None:
     cut = [(ranked[:k], targets) for ranked, targets in asked]
