@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from tests.support.impressions import with_weights
 from towers.data.bags import distinct_bag
 from towers.data.events import Events
 from towers.data.examples import Examples
@@ -20,28 +19,6 @@ def small_events(timed: bool) -> Events:
     history_end = np.array([0, 1, 1, 3, 4, 5, 6], np.int64)  # the two events at time 20 do not see each other
     offsets = np.array([0, 4, 5, 7], np.int64)
     return Events(user, item, offsets, time, history_end) if timed else Events(user, item, offsets)
-
-
-def histories(events: Events, length: int, *, others: bool = False) -> list[list[int]]:
-    rows = np.arange(6, dtype=np.int32) + 1
-    tables = FeatureTables(users={}, items={}, histories={"h": HistoryTable(rows, length, others=others)})
-    got = tables.of_examples(events, np.arange(len(events)))["h"]
-    return [[int(row) - 1 for row in line if row] for line in got]
-
-
-def test_a_timed_history_holds_strictly_earlier_events_only() -> None:
-    assert histories(small_events(timed=True), 8) == [[], [5], [5], [5, 3, 4], [], [], [2]]
-
-
-def test_a_timed_history_keeps_the_newest() -> None:
-    assert histories(small_events(timed=True), 2) == [[], [5], [5], [3, 4], [], [], [2]]
-
-
-@pytest.mark.parametrize("timed", [False, True])
-def test_a_history_of_others_and_an_untimed_one_are_all_but_the_target(timed: bool) -> None:
-    got = [sorted(line) for line in histories(small_events(timed=timed), 8, others=timed)]
-    # User 0 took item 5 twice: as a target it may not see its own copy.
-    assert got == [[3, 4], [4, 5, 5], [3, 5, 5], [3, 4], [], [0], [2]]
 
 
 def test_windows_outside_any_event_take_the_end_of_the_list() -> None:
@@ -66,32 +43,6 @@ def test_ranks_fall_with_the_number_of_examples_and_leave_untrained_items_out() 
     assert catalogue.items.tolist() == [3, 1, 5]  # ties by item number
     assert catalogue.counts.tolist() == [3, 2, 2]
     assert catalogue.ranks.tolist() == [-1, 1, -1, 0, -1, 2, -1]
-
-
-@pytest.mark.parametrize("timed", [True, False])
-def test_impressions_are_examples_of_labels_but_stand_in_no_history(timed: bool) -> None:
-    weight = np.array([1, 0, 2, 1, 0, 1, 1], np.float32)
-    events = with_weights(small_events(timed), weight)
-    found, without = histories(events, 8), histories(small_events(timed), 8)
-    taken = [(int(u), int(i)) for u, i, w in zip(events.user, events.item, weight, strict=True) if w > 0]
-    for user, line, all_of_them in zip(events.user, found, without, strict=True):
-        # Item 3 of user 0 and item 1 of user 1 were only seen, all others taken each time.
-        assert line == [item for item in all_of_them if (int(user), item) in taken]
-
-
-@pytest.mark.parametrize("positives", [1, 2])
-@pytest.mark.parametrize("length", [3, 8])
-def test_impressions_take_no_places_of_a_window_of_others(length: int, positives: int) -> None:
-    """One user of 30 events, each item once, every third taken: a window goes round the other taken ones."""
-    taken = np.arange(30) % 3 == 1
-    offsets = np.array([0, 30], np.int64)
-    events = Events(np.zeros(30, np.int32), np.arange(30, dtype=np.int32), offsets)
-    events = with_weights(events, taken.astype(np.float32))
-    tables = FeatureTables({}, {}, histories={"h": HistoryTable(np.arange(30, dtype=np.int32) + 1, length)})
-    for example, line in enumerate(tables.of_examples(events, np.arange(30), positives)["h"]):
-        targets = [(example + k) % 30 for k in range(positives)]
-        later = [(example + k) % 30 for k in range(30) if taken[(example + k) % 30]]
-        assert [int(row) - 1 for row in line if row] == [item for item in later if item not in targets][:length]
 
 
 def test_unknown_items_take_places_of_a_history_as_in_training_and_none_of_a_graph() -> None:
@@ -166,14 +117,6 @@ def test_known_items_are_the_nearest_others_of_the_same_user(most: int, positive
         # An odd one comes after the example; at an end of the list there are more of the other side.
         near = sorted(others, key=lambda e: abs(e - example) - (0.5 if e > example else 0))[:most]
         assert line == [int(events.item[e]) for e in sorted(near) if events.item[e] not in targets]
-
-
-def test_an_untimed_window_begins_after_the_targets() -> None:
-    events = small_events(timed=False)
-    tables = FeatureTables({}, {}, histories={"h": HistoryTable(np.arange(6, dtype=np.int32) + 1, 2)})
-    # User 0's list is 5 3 4 5; of the second event, with two targets, the window of two holds both fives.
-    window = tables.of_examples(events, np.array([1]), positives=2)["h"]
-    assert [[int(row) - 1 for row in line if row] for line in window] == [[5, 5]]
 
 
 @pytest.mark.parametrize("largest", [3, 40, 10**7])
