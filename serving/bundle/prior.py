@@ -21,9 +21,14 @@ NO_PRIOR = -1  # instead of the length of a history: the query is by similarity 
 SMOOTHING = 0.1  # as `towers.model.prior.SMOOTHING`
 
 
+def asked(prior: PriorInfo) -> NDArray[np.bool_]:
+    """[2] which of its columns change a score of any query."""
+    return np.array([prior.now > 0 or prior.length > 0, prior.past > 0])
+
+
 def weighs(prior: PriorInfo) -> bool:
     """Whether it changes a score of any query."""
-    return prior.past > 0 or prior.now > 0 or prior.length > 0
+    return bool(asked(prior).any())
 
 
 def log_share(counts: NDArray[np.floating[Any]] | float, mean: float) -> NDArray[np.float64]:
@@ -60,12 +65,10 @@ def item_columns(prior: PriorInfo, shares: Floats) -> Floats:
     """The extra columns of item vectors: their log shares [R, 2] times the usual weight.
 
     A quantised index spends its bits where the numbers are large. So the columns hold what they usually add to a score,
-    as the others do, and a query holds about 1. Without a weight they are zero: log shares are greater than the numbers
-    of a cosine, and an index would spend its bits, and cut its leaves, on what no query asks for.
+    as the others do, and a query holds about 1. A column without a weight is zero: log shares are greater than the
+    numbers of a cosine, and an index would spend its bits, and cut its leaves, on what no query asks for.
     """
-    if not weighs(prior):
-        return np.zeros(shares.shape, np.float32)
-    columns: Floats = (shares * scale(prior)).astype(np.float32)
+    columns: Floats = (shares * np.where(asked(prior), scale(prior), 0.0)).astype(np.float32)
     return columns
 
 

@@ -118,7 +118,12 @@ def test_the_run_exports_the_vectors_of_the_bundle(tmp_path: Path) -> None:
     now, then = Bundle.open(tmp_path / "bundle"), Bundle.open(GOLDEN / "bundle")
     assert now.item_ids.to_list() == then.item_ids.to_list()
     assert now.query_ids.to_list() == then.query_ids.to_list()
-    assert np.allclose(now.recall_vectors, then.recall_vectors, rtol=0, atol=1e-5)
+    # The release that wrote it kept the log shares in training, though `past` is 0 and no query asks for them.
+    asked = [*range(now.manifest.dimension + 1)]
+    assert np.allclose(now.recall_vectors[:, asked], then.recall_vectors[:, asked], rtol=0, atol=1e-5)
+    assert then.manifest.prior is not None and then.manifest.prior.past == 0 and not now.recall_vectors[:, -1].any()
+    assert now.item_prior is not None and then.item_prior is not None
+    assert np.allclose(now.item_prior, then.item_prior, rtol=0, atol=1e-5)
     assert np.allclose(now.query_vectors, then.query_vectors, rtol=0, atol=1e-5)
     assert now.popular_counts.tolist() == then.popular_counts.tolist()
     assert now.item_attributes.equals(then.item_attributes)

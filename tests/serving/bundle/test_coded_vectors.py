@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from serving.bundle.manifest import PriorInfo
+from serving.bundle.prior import NO_PRIOR, item_columns, query_columns
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import replace_prior
 from serving.catalogue.catalogue import Wanted
@@ -113,6 +114,27 @@ def test_a_prior_without_weights_ranks_only_the_popular_items(kind: VectorType, 
     assert answers(renewed)[:2] == answers(without)[:2]
     assert renewed.popular_rows.tolist() == list(range(ITEMS))
     np.testing.assert_array_equal(np.asarray(renewed.item_prior), SHARES[::-1])
+
+
+@pytest.mark.parametrize(
+    ("weights", "asked"),
+    [
+        ({"past": 0.0}, [0]),
+        ({"now": 0.0}, [1]),
+        ({"now": -0.4}, [1]),
+        ({"now": -0.4, "length": 0.1, "past": 0.0}, [0]),  # only histories of fifty-four and more
+        ({"length": -0.2}, [0, 1]),
+    ],
+)
+def test_a_column_of_the_prior_that_no_query_asks_for_is_zero(weights: dict[str, float], asked: list[int]) -> None:
+    prior, histories = PRIOR.model_copy(update=weights), np.array([NO_PRIOR, 0, 1, 20, 1_000])
+    columns, queries = item_columns(prior, SHARES), query_columns(prior, histories)
+    assert np.flatnonzero(columns.any(axis=0)).tolist() == np.flatnonzero(queries.any(axis=0)).tolist() == asked
+    # What a query asks for keeps the score of log shares times the weights.
+    now = np.where(histories < 0, 0, np.maximum(prior.now + prior.length * np.log1p(np.maximum(histories, 0)), 0))
+    past = np.where(histories < 0, 0, prior.past)
+    by_hand = now[:, np.newaxis] * SHARES[:, 0] - past[:, np.newaxis] * SHARES[:, 1]
+    np.testing.assert_allclose(queries @ columns.T, by_hand, rtol=1e-5, atol=1e-6)
 
 
 def test_a_bundle_that_joined_the_vectors_for_a_prior_without_weights_is_read_and_renewed(tmp_path: Path) -> None:
