@@ -18,7 +18,7 @@ from pipelines.console import Advance, phase, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.rankers.index_curve import SINGLE_QUERIES, single_query_s
 from pipelines.rankers.scann_log import without_scann_log
-from pipelines.service.verify import VERIFY, verify
+from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import MANIFEST, IndexInfo, read_manifest
 from serving.bundle.reader import Bundle
@@ -58,7 +58,8 @@ def run(
 
     Raises:
         DataError: an argument is wrong, or the target cannot be reached.
-        BundleError: the bundle is damaged, or ScaNN is not installed on this platform.
+        BundleError: the bundle is damaged, another command has replaced it meanwhile, or ScaNN is not installed on
+            this platform.
         BusyError: another process is building its index, or removing a user from it.
         OSError: the bundle's directory is not writable.
     """
@@ -84,6 +85,7 @@ def run(
         if kind == "exact":
             measured = _measure(ExactIndex(opened.recall_vectors), queries, target_k, 1.0, 0.0, 0)
             info = IndexInfo(kind="exact", measured=measured)
+            refuse_changed(opened)  # `export --overwrite` and others take no lock, and the manifest names what is there
             replace_index(bundle, info)
         else:
             info = _build_scann(opened, queries, target_recall, target_k, like)
@@ -117,6 +119,7 @@ def _build_scann(bundle: Bundle, queries: Floats, target: float, k: int, like: I
         size = sum(path.stat().st_size for path in staging.iterdir())
         measured = _measure(index, queries, k, recall, build_s, size) | {"target_recall": target}
         info = IndexInfo(kind="scann", path="index", parameters=asdict(index.parameters), measured=measured)
+        refuse_changed(bundle)
         replaced = replace_index(bundle.path, info, staging).index
     finally:
         remove(staging)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -96,6 +96,25 @@ def test_the_target_is_of_the_k_that_is_asked_for(large: Path) -> None:
     assert info.parameters["rescored"] < 100, "the first five need fewer candidates than a hundred items"
     with pytest.raises(DataError, match="--target-k must be at least 1, got 0"):
         command.run(large, target_k=0)
+
+
+@pytest.mark.parametrize("kind", ["exact", "scann"])
+def test_a_bundle_that_another_command_replaced_meanwhile_gets_no_index(
+    large: Path, kind: Literal["exact", "scann"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure = command._measure
+
+    def measured(*given: Any) -> dict[str, Any]:
+        found = measure(*given)
+        write_world(large, items=90, overwrite=True)  # as `towers export --overwrite` at its end
+        return found
+
+    monkeypatch.setattr(command, "_measure", measured)
+    with pytest.raises(BundleError, match=r"bundle: another command has replaced it meanwhile .*nothing was written"):
+        command.run(large, kind=kind, target_recall=0.9)
+    left = Bundle.open(large)
+    assert (left.manifest.items, left.manifest.index) == (90, None)
+    assert not (large / "index").exists() and not list(large.glob(".*"))
 
 
 def test_a_higher_target_never_rescores_less_and_one_is_reached_in_full(large: Path) -> None:
