@@ -31,11 +31,13 @@ class Change:
         item_id: its id.
         vector: [D], or None if the item was deleted.
         attributes: item columns by name; those left out are missing.
+        undone: whether the item goes back to what the bundle has of it; then there is no vector.
     """
 
     item_id: str
     vector: Floats | None
     attributes: Mapping[str, Any] = field(default_factory=dict)
+    undone: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,15 +107,15 @@ class Overlay:
             rows, ids = dict(old.rows), list(old.ids)
             alive = np.concatenate([old.alive, np.ones(len(changes), np.bool_)])
             added: list[Change] = []
-            buried = []
+            undone: dict[int, bool] = {}  # of these items' rows in the bundle; the others are buried
             for change in changes:
                 in_bundle, before = self._bundle.item_rows.get(change.item_id), rows.pop(change.item_id, None)
                 if before is not None and before >= 0:
                     alive[before - old.base] = False
                 if in_bundle is not None:
-                    rows[change.item_id] = -1
-                    if before is None:
-                        buried.append(in_bundle)
+                    undone[in_bundle] = change.undone
+                    if not change.undone:
+                        rows[change.item_id] = -1
                 if change.vector is not None:
                     rows[change.item_id] = old.base + len(ids)
                     added.append(change)
@@ -122,6 +124,8 @@ class Overlay:
             # As the bundle stores vectors: a fold changes no score.
             vectors = rounded(vectors, self._bundle.manifest.vectors)
             recall_vectors = self._recall_vectors(ids[len(old.ids) :], vectors)
+            changed = np.array([*undone], np.int64)
+            restored = changed[np.array([*undone.values()], np.bool_)]
             frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
             view = OverlayView(
                 old.base,
@@ -132,7 +136,7 @@ class Overlay:
                 # In one piece: a column in a thousand pieces is fifteen times as slow to filter.
                 pl.concat([old.attributes, frame], rechunk=True),
                 rows,
-                np.unique(np.concatenate([old.buried, np.array(buried, np.int64)])),
+                np.setdiff1d(np.union1d(old.buried, changed), restored),
             )
             self.view = _without_dead(view) if len(view.living) * 2 < len(ids) else view
 

@@ -210,13 +210,17 @@ class CatalogueUpdates:
         return news[-1].seq
 
     def _changes(self, bundle: Bundle, news: Sequence[ItemChange]) -> list[Change]:
-        """The journal's changes for this bundle; an item that it cannot encode stays as the bundle has it."""
-        fitting, changes = [], []
+        """The journal's changes for this bundle; an item that it cannot encode is as the bundle has it.
+
+        Whatever earlier change this worker has applied: one that starts now finds only the item's last.
+        """
+        fitting, changes = [], list[Change]()
         for each in news:
             try:
                 check_features(bundle.manifest.candidate_features, each.features)
                 fitting.append(each)
             except RequestError as error:
+                changes.append(Change(each.item_id, None, undone=True))
                 log.warning("%s: a live item is left out: %s", bundle.path, error.message)
         vectors = iter(self._encode(bundle, [(each.item_id, each.features) for each in fitting if not each.deleted]))
         for each in fitting:
@@ -225,6 +229,7 @@ class CatalogueUpdates:
                 attributes = fitting_attributes(each.attributes, bundle.attribute_schema)
                 changes.append(Change(each.item_id, vector, attributes))
             else:
+                changes.append(Change(each.item_id, None, undone=True))
                 log.warning("%s: a live item is left out: training learnt nothing about its features", bundle.path)
         return changes
 

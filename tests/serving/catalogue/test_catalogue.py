@@ -59,7 +59,7 @@ def world() -> dict[str, dict[str, Any]]:
 # Vectors from a small grid of which no two items of the bundle, and no two puts, have one: no ties to break.
 ids = st.sampled_from([f"i{row}" for row in range(0, ITEMS, 4)] + [f"new{n}" for n in range(8)])
 puts = st.tuples(ids, st.integers(1, 10**6), st.integers(1985, 2015) | st.none(), st.sampled_from(GENRES))
-changes = st.lists(puts | st.tuples(ids), max_size=12)
+changes = st.lists(puts | st.tuples(ids) | st.tuples(ids, st.none()), max_size=12)  # puts, deleted, undone
 filters = st.sampled_from(
     [
         None,
@@ -107,13 +107,17 @@ def test_answers_are_those_of_a_loop_over_the_items(
     exclude: list[str],
     segment: str | None,
 ) -> None:
-    recaller, items = Recaller(bundle, index, ArithmeticEncoder()), world()
+    recaller, items, first = Recaller(bundle, index, ArithmeticEncoder()), world(), world()
     for batch in batches:
         made = []
         for item_id, *rest in batch:
             items_count = items.pop(item_id, {}).get("count")
             if not rest:
                 made.append(Change(item_id, None))
+                continue
+            if rest == [None]:
+                made.append(Change(item_id, None, undone=True))
+                items |= {item_id: first[item_id]} if item_id in first else {}
                 continue
             seed, year, genre = rest
             attributes = {"year": year, "genres": [genre], "maker": None}

@@ -112,6 +112,41 @@ def test_an_item_of_which_the_next_model_learnt_nothing_stays_as_that_has_it(tmp
     assert best(other, 2) == ["i2"] and "new" not in best(other, 3, 70)
 
 
+@pytest.mark.parametrize("fits", [False, True], ids=["a feature is unknown", "nothing is learnt"])
+def test_workers_agree_on_an_item_that_one_of_their_bundles_cannot_encode(tmp_path: Path, fits: bool) -> None:
+    """Each change reaches the one that runs; one that starts finds only the last of each item."""
+    first = opened(tmp_path / "first")
+    known = {} if fits else {"candidate_features": ITEM_FEATURES[:2]}  # without the place
+    strange = {"group": "g3", "place": 5.0}
+
+    class Encoder(GroupEncoder):
+        def encode(self, requests: Sequence[Mapping[str, Any]]) -> np.ndarray:
+            return super().encode([{} if request.get("place") == 5.0 else request for request in requests])
+
+    def worker_of() -> tuple[Recaller, CatalogueUpdates]:
+        canary = opened(tmp_path / "canary", **known)
+        live = CatalogueUpdates(
+            SqliteJournal.open(tmp_path / "state"),
+            lambda bundle: Encoder() if bundle is canary.bundle else GroupEncoder(),
+        )
+        live.attach(canary.catalogue)
+        return canary, live
+
+    canary, live = worker_of()
+    live.attach(first.catalogue)
+    live.put(first.catalogue, [("i6", strange, {}), ("new", {"group": "g2"}, {}), ("i10", {"group": "g3"}, {})])
+    live.delete(["i2", "i6"])
+    before = best(canary, 2, ITEMS)
+    assert before[0] == "i14" and "new" in before and not {"i2", "i6"} & {*before}
+    live.put(first.catalogue, [(name, strange, {}) for name in ("i2", "i6", "new", "i10")])
+    assert {*best(first, 3, 4)} == {"i2", "i6", "new", "i10"}
+    restarted, _ = worker_of()
+    answers = [each.recall(RecallQuery(features={"country": "g2"}, k=ITEMS + 1)) for each in (canary, restarted)]
+    assert answers[0].ids == answers[1].ids and "new" not in answers[0].ids
+    assert answers[0].ids[:4] == ["i2", "i6", "i10", "i14"]
+    assert answers[0].scores.tolist() == answers[1].scores.tolist()
+
+
 def _without_group(tmp_path: Path) -> Path:
     write_world(tmp_path / "other", candidate_features=ITEM_FEATURES[:1])
     return tmp_path / "other"
