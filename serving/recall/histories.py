@@ -59,7 +59,7 @@ class Histories:
             spec.name: self.trained(features.get(spec.name)) or ([] if spec.events else history) for spec in self.specs
         }
 
-    def length(self, known: Mapping[str, Sequence[str]], history: Sequence[str]) -> int:
+    def length(self, known: Mapping[str, Sequence[object]], history: Sequence[str]) -> int:
         """How many known items a request sends: in all histories of types together, or in the longest other list.
 
         `history`, the known items beside the features, counts if no history is of all types.

@@ -204,7 +204,8 @@ def _variants(
             for rest in rests
         ]
         vectors = recaller.encoder.encode([plan.features, *inputs])
-        gone = [max(len(each) - len(rest[name]) for name, each in behind.items()) for rest in rests]
+        length = recaller.planner.histories.length
+        gone = [length(behind, ()) - length(rest, ()) for rest in rests]
         lengths = np.array([plan.history, *(plan.history - each for each in gone)])
     return bundle.recall_queries(vectors, lengths), np.any(vectors != 0, axis=1).tolist()
 

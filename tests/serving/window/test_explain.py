@@ -209,6 +209,25 @@ def test_the_prior_is_a_part_of_the_score(tmp_path: Path, length: float) -> None
         assert {each.prior for each in explain(ask(recaller_of(bundle), query)).items} == {None}
 
 
+def test_an_item_in_two_histories_of_types_counts_twice(tmp_path: Path) -> None:
+    """What is left out counts as in a request without it."""
+    prior = PriorInfo(now=0.3, past=0.2, length=0.5, mean_count=1.0, new_item=(0.0, 0.0))
+    shares = np.random.default_rng(0).normal(size=(ITEMS, 2)).astype(np.float32)
+    spec = FeatureSpec(name="see", kind="history", dtype="string", length=20, events=("see",))
+    typed = spec, spec.model_copy(update={"name": "buy", "events": ("buy",)})
+    recaller = recaller_of(world(tmp_path / "bundle", (FEATURES[0], *typed), prior=prior, item_prior=shares))
+    sent = {"see": ["i5", "i9", "i13"], "buy": ["i5", "i2"]}
+    found = explain(ask(recaller, RecallQuery(features=sent, k=10, exclude_seen=False)))
+    assert {*found.history} == {"i5", "i9", "i13", "i2"} and found.history_length == 5
+    for left_out in found.history:
+        rest = {name: [each for each in item_ids if each != left_out] for name, item_ids in sent.items()}
+        asked = recaller.recall(RecallQuery(features=rest, k=ITEMS, exclude_seen=False))
+        scores = dict(zip(asked.ids, asked.scores.tolist(), strict=True))
+        for reason in found.items:
+            (without,) = [each.without for each in reason.nearest if each.id == left_out]
+            assert without == pytest.approx(scores[reason.item.id], abs=1e-6)
+
+
 def test_a_prior_without_weight_is_no_part_of_the_score(tmp_path: Path) -> None:
     prior = PriorInfo(now=0.0, past=0.0, length=0.5, mean_count=1.0, new_item=(0.0, 0.0))
     bundle = world(tmp_path / "bundle", prior=prior, item_prior=np.ones((ITEMS, 2), np.float32))
