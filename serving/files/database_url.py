@@ -3,10 +3,12 @@
 import re
 from pathlib import Path
 
+# A port is digits only: where `@` was left out, the password beside a user's name would pass for one, and be shown.
+HOST = r"(?:\[[^\[\]/?#@\s]*\]|[^\[\]:,/?#@\s]*)(?::\d*)?"
 FORM = re.compile(
     r"(?P<scheme>postgres(?:ql)?://)"
     r"(?:(?P<user>[^:/?#@\s]*)(?::[^:/?#@\s]*)?@)?"
-    r"(?P<place>[^?#@\s]*)"
+    rf"(?P<place>{HOST}(?:,{HOST})*(?:/[^?#@\s]*)?)"
     r"(?:\?[^?#@\s]*)?"
 )
 # Also a mistyped one: as a directory it would keep the password in its name, and the changes nowhere.

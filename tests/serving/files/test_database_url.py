@@ -27,6 +27,8 @@ SECRET = "geheim"
         (f"postgresql://one:1,two:2/towers?user=me&password={SECRET}", "postgresql://one:1,two:2/towers"),
         (f"postgresql://:{SECRET}@[::1]/towers", "postgresql://[::1]/towers"),
         ("postgresql:///towers?host=/var/run/postgresql", "postgresql:///towers"),
+        ("postgresql://me@%2Fvar%2Frun,[::1]:5432,two:/towers", "postgresql://me@%2Fvar%2Frun,[::1]:5432,two:/towers"),
+        ("postgresql://", "postgresql://"),
     ],
 )
 def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
@@ -58,12 +60,22 @@ def test_another_url_is_no_directory(url: str, monkeypatch: pytest.MonkeyPatch) 
     assert SECRET not in str(told.value)
 
 
-@pytest.mark.parametrize("sign", "@:/?# ")
+@pytest.mark.parametrize(
+    "place",
+    [
+        *(f"{SECRET}{sign}{SECRET}@host/towers" for sign in "@:/?# "),
+        # Without a host the password would be its port.
+        f"{SECRET}/towers",
+        SECRET,
+        f"{SECRET}:5432/towers",
+        f"1,me:{SECRET}/towers",
+    ],
+)
 @pytest.mark.parametrize("source", ["option", "variable", "file"])
 def test_an_error_about_a_url_shows_no_part_of_it(
-    source: str, sign: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    source: str, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    url = f"postgresql://me:{SECRET}{sign}{SECRET}@host/towers"
+    url = f"postgresql://me:{place}"
     given = {"bundle": Path("b")}
     if source == "option":
         given["state"] = url  # type: ignore[assignment]
