@@ -14,6 +14,7 @@ import numpy as np
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Index, Rows
 from serving.search.scann_parameters import TUNED_K
+from serving.telemetry.metric_buffers import measures
 
 # A block of the exact scan takes a few milliseconds; the pauses leave the CPU to requests.
 BLOCK_ITEMS = 32_768
@@ -53,7 +54,7 @@ class SampledIndex:
     def search(self, queries: Floats, k: int, excluded: Sequence[Rows] | None = None) -> tuple[Rows, Floats]:
         """See `Index.search`."""
         rows, scores = self.index.search(queries, k, excluded)
-        if len(queries):
+        if len(queries) and measures():
             # Copies, as one row must not keep the arrays of a batch alive. Only the first of a long list: a filtered
             # search fetches thousands, which would outweigh hundreds of other queries.
             left_out = NOTHING if excluded is None else excluded[0].copy()

@@ -33,13 +33,18 @@ T = TypeVar("T", bound=Hashable)
 
 @contextmanager
 def unmeasured() -> Iterator[None]:
-    """Discards what this thread measures inside: the searches that probe a bundle before it serves."""
+    """Discards what this thread measures inside: the searches that probe a new bundle, and those of the window."""
     thread = threading.get_ident()
     _unmeasured.add(thread)
     try:
         yield
     finally:
         _unmeasured.discard(thread)
+
+
+def measures() -> bool:
+    """Whether what this thread measures counts; see `unmeasured`."""
+    return not (_unmeasured and threading.get_ident() in _unmeasured)
 
 
 class ManyHistogram(Histogram):
@@ -73,7 +78,7 @@ class MetricBuffer(Generic[T]):
 
     def add(self, *values: T) -> None:
         """Adds values, from any thread."""
-        if _unmeasured and threading.get_ident() in _unmeasured:
+        if not measures():
             return
         self._values.extend(values)
         if len(self._values) >= MOST_GATHERED:

@@ -16,6 +16,7 @@ from serving.service.recall_monitor import SampledIndex, SampledQuery, found
 from serving.service.service import Service
 from serving.settings import Settings
 from serving.telemetry import metrics
+from serving.window.inquiry import ask
 from tests.support.exposition import Exposed
 from tests.support.worlds.serving import ArithmeticEncoder, loop_search, write_world
 
@@ -81,6 +82,18 @@ def test_a_watched_index_is_the_index_and_keeps_the_last_query_once() -> None:
     np.testing.assert_array_equal(kept.query, queries[1:2])
     watched.search(queries[:0], 5)
     assert watched.take() is None
+
+
+def test_what_the_window_asks_is_no_sample(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    recaller = Recaller(bundle := Bundle.open(tmp_path / "bundle"), Forgetful(bundle.item_vectors), ArithmeticEncoder())
+    watched = recaller.catalogue.index = SampledIndex(recaller.index)
+    assert ask(recaller, RecallQuery(user_id="u1")).answer.ids and watched.take() is None
+    recaller.recall(RecallQuery(user_id="u2"))
+    ask(recaller, RecallQuery(user_id="u1"))
+    kept = watched.take()
+    assert kept is not None
+    np.testing.assert_array_equal(kept.query[0], bundle.query_vectors[2])
 
 
 @pytest.mark.parametrize(("k", "counted"), [(3, 3), (100, 100), (101, 100), (220, 100)])
