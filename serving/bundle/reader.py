@@ -163,7 +163,7 @@ class Bundle:
 
     def has_vector(self, query_rows: Rows) -> NDArray[np.bool_]:
         """Which users training learnt something about; the others have a zero vector, but may have seen items."""
-        known: NDArray[np.bool_] = np.linalg.norm(self.query_vectors[query_rows], axis=1) > 0
+        known: NDArray[np.bool_] = np.any(self.query_vectors[query_rows] != 0, axis=1)
         return known
 
     def recall_queries(self, vectors: Floats, histories: Rows) -> Floats:

@@ -296,6 +296,17 @@ def test_a_whole_recaller_opens_from_a_path(tmp_path: Path) -> None:
     check(recaller.recall(query), query, True)
 
 
+def test_a_vector_whose_squares_are_zero_is_no_zero_vector(tmp_path: Path) -> None:
+    vectors = np.zeros((USERS, len(item_vectors()[0])), np.float32)
+    vectors[1] = 1e-24 * item_vectors()[1]
+    write_world(tmp_path / "bundle", query_vectors=vectors)
+    recaller = Recaller(bundle := Bundle.open(tmp_path / "bundle"), ExactIndex(bundle.item_vectors))
+    alone = recaller.recall(RecallQuery(user_id="u1", k=5))
+    assert alone.source == "user"
+    rows, scores = recaller.recall_users(np.array([1]), 5)
+    assert (rows[0].tolist(), scores[0].tolist()) == (alone.rows.tolist(), alone.scores.tolist())
+
+
 def test_a_zero_vector_is_answered_by_popularity_without_what_was_seen(tmp_path: Path) -> None:
     """Training learnt nothing of user 1; of them only the seen items are known. The tower knows not "nowhere"."""
     vectors = np.zeros((2, 3), np.float32)
