@@ -4,7 +4,6 @@ Each answer uses one immutable `OverlayView` from beginning to end. Rows below N
 overlay's. A changed item gets a new overlay row, and its old row dies.
 """
 
-import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -85,7 +84,7 @@ class OverlayView:
 
 
 class Overlay:
-    """Applies changes, one thread at a time, and publishes views.
+    """Applies changes and publishes views: one writer at a time (`CatalogueUpdates`); readers need no lock.
 
     Args:
         bundle: an opened bundle.
@@ -98,60 +97,57 @@ class Overlay:
         recall_vectors = self._recall_vectors([], vectors)
         alive = np.empty(0, np.bool_)
         self.view = OverlayView(bundle.manifest.items, [], vectors, recall_vectors, alive, self._frame([]), {}, none)
-        self._lock = threading.Lock()
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Publishes a new view with the changes, in order; readers of the old view are not affected."""
-        with self._lock:
-            old = self.view
-            rows, ids = dict(old.rows), list(old.ids)
-            alive = np.concatenate([old.alive, np.ones(len(changes), np.bool_)])
-            added: list[Change] = []
-            undone: dict[int, bool] = {}  # of these items' rows in the bundle; the others are buried
-            for change in changes:
-                in_bundle, before = self._bundle.item_rows.get(change.item_id), rows.pop(change.item_id, None)
-                if before is not None and before >= 0:
-                    alive[before - old.base] = False
-                if in_bundle is not None:
-                    undone[in_bundle] = change.undone
-                    if not change.undone:
-                        rows[change.item_id] = -1
-                if change.vector is not None:
-                    rows[change.item_id] = old.base + len(ids)
-                    added.append(change)
-                    ids.append(change.item_id)
-            vectors = np.array([change.vector for change in added], np.float32).reshape(-1, old.vectors.shape[1])
-            # As the bundle stores vectors: a fold changes no score.
-            vectors = rounded(vectors, self._bundle.manifest.vectors)
-            recall_vectors = self._recall_vectors(ids[len(old.ids) :], vectors)
-            changed = np.array([*undone], np.int64)
-            restored = changed[np.array([*undone.values()], np.bool_)]
-            frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
-            view = OverlayView(
-                old.base,
-                ids,
-                np.concatenate([old.vectors, vectors]),
-                np.concatenate([old.recall_vectors, recall_vectors]),
-                alive[: len(ids)],
-                # In one piece: a column in a thousand pieces is fifteen times as slow to filter.
-                pl.concat([old.attributes, frame], rechunk=True),
-                rows,
-                np.setdiff1d(np.union1d(old.buried, changed), restored),
-            )
-            self.view = _without_dead(view) if len(view.living) * 2 < len(ids) else view
+        old = self.view
+        rows, ids = dict(old.rows), list(old.ids)
+        alive = np.concatenate([old.alive, np.ones(len(changes), np.bool_)])
+        added: list[Change] = []
+        undone: dict[int, bool] = {}  # of these items' rows in the bundle; the others are buried
+        for change in changes:
+            in_bundle, before = self._bundle.item_rows.get(change.item_id), rows.pop(change.item_id, None)
+            if before is not None and before >= 0:
+                alive[before - old.base] = False
+            if in_bundle is not None:
+                undone[in_bundle] = change.undone
+                if not change.undone:
+                    rows[change.item_id] = -1
+            if change.vector is not None:
+                rows[change.item_id] = old.base + len(ids)
+                added.append(change)
+                ids.append(change.item_id)
+        vectors = np.array([change.vector for change in added], np.float32).reshape(-1, old.vectors.shape[1])
+        # As the bundle stores vectors: a fold changes no score.
+        vectors = rounded(vectors, self._bundle.manifest.vectors)
+        recall_vectors = self._recall_vectors(ids[len(old.ids) :], vectors)
+        changed = np.array([*undone], np.int64)
+        restored = changed[np.array([*undone.values()], np.bool_)]
+        frame = self._frame([{**change.attributes, "item_id": change.item_id} for change in added])
+        view = OverlayView(
+            old.base,
+            ids,
+            np.concatenate([old.vectors, vectors]),
+            np.concatenate([old.recall_vectors, recall_vectors]),
+            alive[: len(ids)],
+            # In one piece: a column in a thousand pieces is fifteen times as slow to filter.
+            pl.concat([old.attributes, frame], rechunk=True),
+            rows,
+            np.setdiff1d(np.union1d(old.buried, changed), restored),
+        )
+        self.view = _without_dead(view) if len(view.living) * 2 < len(ids) else view
 
     def recount(self, item_ids: Collection[str]) -> None:
         """Updates the prior of live items after new events; nothing else changes."""
-        with self._lock:
-            old = self.view
-            taken = [item_id for item_id in item_ids if old.rows.get(item_id, -1) >= 0]
-            without_prior = old.recall_vectors.shape[1] == old.vectors.shape[1]
-            if not taken or without_prior:
-                return
-            places = np.array([old.rows[item_id] for item_id in taken], np.int64) - old.base
-            recall_vectors = old.recall_vectors.copy()
-            recall_vectors[places] = self._recall_vectors(taken, old.vectors[places])
-            self.view = replace(old, recall_vectors=recall_vectors)
+        old = self.view
+        taken = [item_id for item_id in item_ids if old.rows.get(item_id, -1) >= 0]
+        without_prior = old.recall_vectors.shape[1] == old.vectors.shape[1]
+        if not taken or without_prior:
+            return
+        places = np.array([old.rows[item_id] for item_id in taken], np.int64) - old.base
+        recall_vectors = old.recall_vectors.copy()
+        recall_vectors[places] = self._recall_vectors(taken, old.vectors[places])
+        self.view = replace(old, recall_vectors=recall_vectors)
 
     def _frame(self, attributes: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
         schema = self._bundle.attribute_schema

@@ -4,7 +4,6 @@ Takes events in any order, returns what each user took in time order. The journa
 once. Of one user only the newest are held: every recall of that user reads them all, in the event loop.
 """
 
-import threading
 from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -22,7 +21,9 @@ class Taken(NamedTuple):
 
 
 class UserEvents:
-    """Events by user. Readers need no lock: a user's tuple is replaced, never changed.
+    """Events by user: one writer at a time (`CatalogueUpdates`); readers need no lock.
+
+    A user's tuple is replaced, never changed.
 
     Args:
         most: the most events held of one user.
@@ -36,7 +37,6 @@ class UserEvents:
         self.most, self.count = most, 0
         self.item_counts: Counter[str] = Counter()
         self._taken: dict[str, tuple[Taken, ...]] = {}
-        self._lock = threading.Lock()
 
     def apply(self, events: Iterable[tuple[str, Taken]], *, anew: bool = False) -> None:
         """Adds new events: the user id and what was taken, each; `anew` replaces all earlier ones."""
@@ -45,18 +45,17 @@ class UserEvents:
         for user_id, taken in events:
             new.setdefault(user_id, []).append(taken)
             counts[taken.item_id] += 1
-        with self._lock:
-            old = {} if anew else self._taken
-            # Events of the same second stay in the order in which they were acknowledged.
-            kept = {user: tuple(sorted([*old.get(user, ()), *taken])[-self.most :]) for user, taken in new.items()}
-            self.count = (0 if anew else self.count) + sum(len(kept[user]) - len(old.get(user, ())) for user in kept)
-            if anew:
-                # In one assignment, so that no reader finds a user without events.
-                self._taken = kept
-                self.item_counts.clear()
-            else:
-                self._taken.update(kept)
-            self.item_counts.update(counts)
+        old = {} if anew else self._taken
+        # Events of the same second stay in the order in which they were acknowledged.
+        kept = {user: tuple(sorted([*old.get(user, ()), *taken])[-self.most :]) for user, taken in new.items()}
+        self.count = (0 if anew else self.count) + sum(len(kept[user]) - len(old.get(user, ())) for user in kept)
+        if anew:
+            # In one assignment, so that no reader finds a user without events.
+            self._taken = kept
+            self.item_counts.clear()
+        else:
+            self._taken.update(kept)
+        self.item_counts.update(counts)
 
     def __contains__(self, user_id: object) -> bool:
         """Whether a user has events."""
