@@ -31,7 +31,7 @@ from serving.catalogue.user_events import Taken, UserEvents
 from serving.errors import RequestError, refuse_unknown_column
 from serving.recall.histories import Histories
 from serving.recall.query import NO_ROWS, Plan, RecallQuery, Source
-from serving.search.conditions import check, kinds
+from serving.search.conditions import Kind, check
 from serving.search.filtered import distinct
 from serving.search.index import Floats, Rows
 
@@ -50,7 +50,6 @@ class Planner:
 
     def __init__(self, bundle: Bundle, users: UserEvents, *, encodes: bool) -> None:
         self.bundle, self.users, self.encodes = bundle, users, encodes
-        self.kinds = kinds(bundle.attribute_schema)
         self.histories = Histories(bundle)
         # Feature names by kind; "" if the tower has no such feature.
         features = [bundle.manifest.query_feature(kind) for kind in ("id", "item")]
@@ -91,7 +90,7 @@ class Planner:
             raise
 
     def _plan(self, query: RecallQuery, items: Snapshot, *, encoded: bool) -> Plan:
-        self._check(query)
+        self._check(query, items.catalogue.kinds)
         if not encoded and self._names_a_user_only(query):
             user_row = self.bundle.query_rows.get(query.user_id or "")
             excluded = self._excluded(query, user_row, [], items)
@@ -154,13 +153,13 @@ class Planner:
             return False
         return query.user_id not in self.users
 
-    def _check(self, query: RecallQuery) -> None:
+    def _check(self, query: RecallQuery, kinds: Mapping[str, Kind]) -> None:
         if query.k < 1:
             raise RequestError.at("k", f"must be at least 1, got {query.k}")
         if query.wanted.filter is not None:
-            check(query.wanted.filter, self.kinds)
+            check(query.wanted.filter, kinds)
         if query.diversity is not None:
-            refuse_unknown_column(query.diversity.column, self.kinds, "diversity.column")
+            refuse_unknown_column(query.diversity.column, kinds, "diversity.column")
         if query.features:
             check_features(self.bundle.manifest.query_features, query.features)
         if query.vector is None:

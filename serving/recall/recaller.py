@@ -85,8 +85,7 @@ class Recaller:
         Raises:
             RequestError: as `recall`, for the first invalid query.
         """
-        work = self.encoded(queries)
-        return self.answers(work)
+        return self.answers(self.encoded(queries))
 
     def begin(self, queries: Sequence[RecallQuery]) -> Work:
         """Plans queries; an invalid one gets its own error, the others their plans."""

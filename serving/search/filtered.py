@@ -71,11 +71,12 @@ def search_filtered(
     extra = np.where(lengths > 0, 2 ** np.ceil(np.log2(np.maximum(lengths, 1))), 0).astype(np.int64)
     least = max(k, SMALLEST_K)
     enough = math.floor(least * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
-    for its_extra in sorted(set(extra[missing & (lengths <= OVERFETCH_LIMIT)].tolist())) if index is not exact else []:
+    asking = missing & (lengths <= OVERFETCH_LIMIT) & (index is not exact)
+    for its_extra in np.unique(extra[asking]).tolist():
         fetched = _fetched(items, passing, least + its_extra)
         if min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
             continue
-        alike = np.flatnonzero(missing & (lengths <= OVERFETCH_LIMIT) & (extra == its_extra)).tolist()
+        alike = np.flatnonzero(asking & (extra == its_extra)).tolist()
         for query, its_rows, its_scores in _search(index, queries, alike, fetched):
             metrics.fetched([fetched - k])
             keep = _kept(its_rows, eligible, excluded[query])
@@ -104,7 +105,7 @@ def _search_all(
     lengths = [len(rows) for rows in excluded]
     short = [
         query
-        for query in (np.flatnonzero(rows[:, -1] < 0).tolist() if len(rows) and rows[:, -1].min() < 0 else ())
+        for query in np.flatnonzero(rows[:, -1] < 0).tolist()
         if np.count_nonzero(rows[query] >= 0) < min(k, len(exact.item_vectors) - lengths[query])
     ]
     metrics.fetched(lengths)

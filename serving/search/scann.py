@@ -109,7 +109,7 @@ class ScannIndex:
         Fetches extra quantised candidates for those that are excluded, so that the number that get a score stays the
         same. A query of whose first candidates too many are excluded gets none: row -1, for an exact search to answer.
         """
-        if len(queries) == 1 and queries.shape == (1, self.item_vectors.shape[1]) and k >= 1:
+        if queries.shape == (1, self.item_vectors.shape[1]) and k >= 1:
             rows, scores = self._search_one(queries[0], k, None if excluded is None else excluded[0])
             return rows[np.newaxis], scores[np.newaxis]
         queries = checked_queries(queries, self.item_vectors.shape[1], k)

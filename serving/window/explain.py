@@ -11,7 +11,6 @@ from serving.search.index import Floats, rescore
 from serving.window.inquiry import Inquiry, Ranked, answers
 from serving.window.items import known_history
 
-MOST_ITEMS = 100  # of the answer
 MOST_HISTORY = 100  # items of the history, newest
 NEAREST = 5
 
@@ -67,7 +66,7 @@ class Explanation:
             query tower reads.
         history_length: items of the history, repeats and those left out of `history` included.
         without_reason: why there are no scores without an item; None if there are.
-        items: one for each item of the answer, at most `MOST_ITEMS`.
+        items: one for each item of the answer.
     """
 
     history: list[str]
@@ -79,7 +78,7 @@ class Explanation:
 def explain(inquiry: Inquiry) -> Explanation:
     """Explains an answer with at most one call of the tower, for as many queries as `history` has items, plus one."""
     bundle, items = inquiry.recaller.bundle, inquiry.items
-    shown, plan, dimension = answers(inquiry)[:MOST_ITEMS], _tower_plan(inquiry), bundle.manifest.dimension
+    shown, plan, dimension = answers(inquiry), _tower_plan(inquiry), bundle.manifest.dimension
     vectors = items.vectors([item.row for item in shown], recalled=True)
     behind = _behind(inquiry, plan)
     newest_first = [item_id for each in behind.values() for item_id in reversed(each)]

@@ -24,7 +24,7 @@ FEATURE = "feature."
 # Fields of their own or of other routes: the user and the history.
 NOT_IN_FORM = ("id", "history", "history_times")
 # The field of the form that a key of the request comes from.
-FIELD_OF = {"user_id": "user", "items": "similar", "diversity": "diversity"}
+FIELD_OF = {"user_id": "user", "items": "similar"}
 
 
 class Form:
