@@ -44,15 +44,16 @@ class Worker:
         process: the current or last process.
         answers: whether its event loop has run since it began to answer.
         start_at: when to start the next process; None while one runs.
+        closing: in memory shared with the process; whether the workers that it shares the sockets with stop, too.
 
     Args:
         config: of its server.
         sockets: the sockets to listen on.
-        closing: in memory shared with the process; whether all workers are stopping.
     """
 
-    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket], closing: Any) -> None:
-        self._config, self._sockets, self._closing = config, sockets, closing
+    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket]) -> None:
+        self._config, self._sockets = config, sockets
+        self.closing: Any = SPAWN.RawValue("b", 0)
         self._pause_s = FIRST_PAUSE_S
         # Counts checks without progress, not seconds: the parent itself may have been suspended, with all workers.
         self._most_still = (HUNG_S + (config.timeout_graceful_shutdown or 0)) / LOOK_S
@@ -63,7 +64,7 @@ class Worker:
         self.start_at: float | None = None
         self._turns: Any = SPAWN.RawValue("Q", 0)
         self._seen = self._still = 0
-        self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns, self._closing))
+        self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns, self.closing))
         # A parent's handler is not inherited, a blocked signal is: SIGHUP would end the process while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         self.process.start()
@@ -139,7 +140,6 @@ class Workers:
         self._signals: deque[int] = deque()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, lambda number, _: self._signals.append(number))
-        self._closing: Any = SPAWN.RawValue("b", 0)
         self._workers: list[Worker] = []
         self._leaving: list[Worker] = []  # told to stop
 
@@ -161,7 +161,9 @@ class Workers:
                     worker.look(self._metrics)
                 self._see_off()
                 failed = not any_answered and all(worker.start_at is not None for worker in self._workers)
-        self._closing.value = 1
+        # Not one that SIGTTOU told to stop: while the others linger, they accept new callers.
+        for worker in self._workers:
+            worker.closing.value = 1
         while self._workers:
             self._remove()
         # Each worker closes its sockets when its linger is over. If the parent held them open, the system would go on
@@ -175,7 +177,7 @@ class Workers:
             raise DataError("no worker could start; the log above says why")
 
     def _worker(self) -> Worker:
-        return Worker(self._config, self._sockets, self._closing)
+        return Worker(self._config, self._sockets)
 
     def _handle(self, number: int) -> bool:
         """Handles a signal; returns whether it means stop."""

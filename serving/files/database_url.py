@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-# A port is digits only: where `@` was left out, the password beside a user's name would pass for one, and be shown.
-HOST = r"(?:\[[^\[\]/?#@\s]*\]|[^\[\]:,/?#@\s]*)(?::\d*)?"
+# A port is at most five digits: where `@` was left out, another password would pass for one, and be shown.
+HOST = r"(?:\[[^\[\]/?#@\s]*\]|[^\[\]:,/?#@\s]*)(?::\d{0,5})?"
 FORM = re.compile(
     r"(?P<scheme>postgres(?:ql)?://)"
     r"(?:(?P<user>[^:/?#@\s]*)(?::[^:/?#@\s]*)?@)?"

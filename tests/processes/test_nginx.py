@@ -260,6 +260,11 @@ def test_malformed_http_never_reaches_a_replica(proxy: Proxy, service: RunningSe
     assert Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall") == before
 
 
+def test_the_place_of_refusals_is_no_path(proxy: Proxy) -> None:
+    answer = proxy.client.get("/_malformed")
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+
+
 def test_an_address_as_long_as_the_window_takes_reaches_the_service(proxy: Proxy) -> None:
     assert proxy.client.get(f"/nowhere?history={'a' * MOST_CHARACTERS}").json()["error"]["code"] == "not_found"
 

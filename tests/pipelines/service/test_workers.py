@@ -171,6 +171,25 @@ def test_one_that_hears_no_signal_leaves_nobody_unwatched_and_holds_up_no_stop(
 
 
 @pytest.mark.long
+def test_one_taken_away_before_a_stop_closes_no_socket_of_those_that_linger(
+    supervised: Callable[[], Supervised], tmp_path: Path
+) -> None:
+    (tmp_path / "good").touch()
+    (tmp_path / "linger").write_text("6")
+    service = supervised()
+    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+    last = max(service.pids())
+    service.process.send_signal(signal.SIGTTOU)
+    time.sleep(3)
+    service.process.send_signal(signal.SIGTERM)
+    until(lambda: not lives(last), "its linger is over")
+    # That of the other one is not, for three seconds more.
+    assert httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/", timeout=2).status_code == 200
+    service.stop()
+    assert service.process.returncode == 0
+
+
+@pytest.mark.long
 def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Supervised], tmp_path: Path) -> None:
     (tmp_path / "good").touch()
     service = supervised()

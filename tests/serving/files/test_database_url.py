@@ -69,6 +69,7 @@ def test_another_url_is_no_directory(url: str, monkeypatch: pytest.MonkeyPatch) 
         SECRET,
         f"{SECRET}:5432/towers",
         f"1,me:{SECRET}/towers",
+        "86753091234/towers",  # more digits than a port has
     ],
 )
 @pytest.mark.parametrize("source", ["option", "variable", "file"])

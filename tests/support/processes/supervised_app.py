@@ -6,9 +6,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+from serving.protocol.shutdown import Drain
+
 
 def make(directory: Path) -> Any:
-    """An app that starts while `directory/good` exists, and answers with its process id."""
+    """An app that starts while `directory/good` exists, and answers with its process id.
+
+    Where `directory/linger` holds a number, it goes on for so many seconds after SIGTERM, as the service does.
+    """
     signal.signal(signal.SIGHUP, lambda *_: (directory / f"hup-{os.getpid()}").touch())
     with (directory / "starts").open("a", encoding="utf-8") as file:
         file.write(f"{time.time()}\n")
@@ -17,6 +22,8 @@ def make(directory: Path) -> Any:
         if scope["type"] == "lifespan":
             await receive()
             good = (directory / "good").exists()
+            if (linger := directory / "linger").exists():
+                Drain(float(linger.read_text())).install()
             await send({"type": f"lifespan.startup.{'complete' if good else 'failed'}"})
             if good:
                 await receive()
