@@ -139,14 +139,12 @@ class NeighboursFeature(FeatureSection):
         return "candidate" if side == "query" else "query"
 
     def conflicts(self, side: Side) -> Iterator[str]:
-        """Yields what only a user's items have, and a window that nothing reads."""
-        if not self.cooccurrence and self.cooccurrence_window != WINDOW:
-            yield "cooccurrence_window: only cooccurrence above 0 reads it; leave it out"
+        """Yields what only a user's items have."""
         if side == "query":
             return
         if self.recency > 1:
             yield "recency: an item's users have no order in time; leave it out"
-        if self.window is not None:
+        if self.window == "earlier":
             yield (
                 "window: an item has one vector for all examples of a batch, so it pools all of its users; leave it out"
             )

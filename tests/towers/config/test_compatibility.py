@@ -1,10 +1,11 @@
 """A combination that makes no sense is refused with the key, the reason and what would work."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from towers.config.recipe import parse_config
+from towers.config.recipe import load_config, parse_config
 from towers.errors import ConfigError
 
 REFUSED: list[tuple[dict[str, Any], str, str]] = [
@@ -266,18 +267,8 @@ REFUSED += [
         "add a feature of kind = 'cooccurrence'",
     ),
     (
-        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "window": "all"}}}},
+        {"features": {"candidate": {"item_id": {"kind": "id"}, "takers": {"kind": "neighbours", "window": "earlier"}}}},
         "features.candidate.takers.window: an item has one vector for all examples",
-        "leave it out",
-    ),
-    (
-        {"features": {"query": {"taken": {"kind": "neighbours", "cooccurrence_window": "list"}}}},
-        "features.query.taken.cooccurrence_window: only cooccurrence above 0 reads it",
-        "leave it out",
-    ),
-    (
-        {"features": {"candidate": {"takers": {"kind": "neighbours", "cooccurrence_window": 3}}}},
-        "features.candidate.takers.cooccurrence_window: only cooccurrence above 0 reads it",
         "leave it out",
     ),
     ({"task": "similarity", "loss": {"name": "pair"}}, "similarity: name either 'column'", "pairs"),
@@ -397,3 +388,27 @@ def test_every_reason_is_told_at_once() -> None:
 def test_what_makes_sense_is_taken(raw: dict[str, Any]) -> None:
     config = parse_config(raw)
     assert {key: getattr(config.loss, key) for key in raw["loss"]} == raw["loss"]
+
+
+RUN = """
+[features.query]
+user_id = { kind = "id" }
+taken = { kind = "neighbours", window = "all", cooccurrence = 0.0, cooccurrence_window = "list" }
+
+[features.candidate]
+item_id = { kind = "id" }
+takers = { kind = "neighbours", window = "all" }
+"""
+
+
+def test_windows_that_nothing_reads_are_taken_as_earlier_runs_have_them(tmp_path: Path) -> None:
+    """A finished run is exported, reported and warm-started by its `config.toml`; `cooccurrence=0` switches it off."""
+    (tmp_path / "config.toml").write_text(RUN, encoding="utf-8")
+    features = load_config(tmp_path / "config.toml").features
+    assert features.query["taken"].cooccurrence_window == "list"
+    assert features.candidate["takers"].window == "all"
+    switched_off = load_config("gowalla", ["features.query.history.cooccurrence=0"])
+    assert list(switched_off.features.query["history"].of_order()) == [
+        ("recency", 1, 1),
+        ("cooccurrence_window", "list", "list"),
+    ]
