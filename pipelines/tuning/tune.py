@@ -84,8 +84,8 @@ def run(
         Every trial, the best first, as in RECIPE.trials.csv.
 
     Raises:
-        ConfigError: the recipe does not fit the data set, or fixes everything; no start is of that name; or the minutes
-            are no finite number.
+        ConfigError: the recipe does not fit the data set, fixes everything, or has every trial refused; no start is of
+            that name; or the minutes are no finite number.
         DataError: the data set is damaged or leaks, or has no validation targets; no trial finished; or an unfinished
             search of other settings is in the way.
         OutputExistsError: RECIPE exists.
@@ -134,10 +134,10 @@ def run(
             raise
         _refuse_taken(out, overwrite=overwrite)  # another process may have written it in the meantime
         rows = _write(finals, out, dataset.name)
-        reason = "" if rows else _nothing(search)
+        error = None if rows else _nothing(search)
         remove(work)
-    if reason:
-        raise DataError(reason)
+    if error:
+        raise error
     return rows
 
 
@@ -188,11 +188,13 @@ def _rows(search: Search) -> list[Row]:
     ]
 
 
-def _nothing(search: Search) -> str:
-    reasons = sorted({f"{each.run.end} ({each.run.reason})" for each in search.tried()})
-    told = f": {'; '.join(reasons)}" if reasons else ""
-    remedy = "; give a larger --budget-minutes" if search.clock.timed else ""
-    return f"no trial finished{told}{remedy}"
+def _nothing(search: Search) -> ConfigError | DataError:
+    runs = [each.run for each in search.tried()]
+    reasons = sorted({f"{run.end} ({run.reason})" for run in runs})
+    told = f"no trial finished{': ' if reasons else ''}{'; '.join(reasons)}"
+    if runs and all(run.end == "refused" for run in runs):
+        return ConfigError(told)  # no budget lets it train
+    return DataError(f"{told}{'; give a larger --budget-minutes' if search.clock.timed else ''}")
 
 
 def _space(

@@ -11,7 +11,8 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check, train
-from pipelines.tuning import tune
+from pipelines.tuning import search, tune
+from pipelines.tuning.training import Run
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
@@ -40,6 +41,7 @@ def recipe(query: dict[str, Any], **sections: Any) -> Config:
 
 
 HISTORY, GRAPH = {"history": {"kind": "history"}}, {"taken": {"kind": "neighbours", "window": "all"}}
+DISTINCT = {"name": "uniform", "negatives": 4096, "distinct": True}
 SEQUENCE = {"past": {"kind": "sequence", "max_length": 4}}
 REFUSED: dict[str, tuple[str, Config, str]] = {
     "XLA and lists": ("many", recipe(USER | HISTORY, train={"jit_compile": True}), "train.jit_compile: how many rows"),
@@ -81,9 +83,47 @@ def test_tune_refuses_a_metric_of_every_item_before_the_first_trial(world: Path,
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_trial_without_examples_does_not_end_a_search(world: Path, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"^no trial finished: refused \(features\.query: no training event has"):
-        tune.run(world / "single", tmp_path / "best.toml", trials=1, metric="recall@5", config=recipe(SEQUENCE))
+@pytest.mark.parametrize(
+    ("name", "config", "message"),
+    [
+        ("single", recipe(SEQUENCE), r"features\.query: no training event has an earlier one of its user.*"),
+        (
+            "many",
+            recipe(USER, loss={"name": "sampled_softmax"}, sampler=DISTINCT),
+            r"sampler\.negatives = 4096 with distinct = true: only 9 items.*",
+        ),
+    ],
+)
+def test_a_recipe_that_no_budget_trains_is_refused_trial_by_trial(
+    world: Path, tmp_path: Path, name: str, config: Config, message: str
+) -> None:
+    """The next trial follows each of them, and what is told in the end asks for no larger budget."""
+    with pytest.raises(ConfigError, match=rf"^no trial finished: refused \({message}\)$"):
+        tune.run(world / name, tmp_path / "best.toml", budget_minutes=1.0, trials=2, metric="recall@5", config=config)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("budget", "remedy"), [(None, ""), (1.0, "; give a larger --budget-minutes")])
+def test_a_larger_budget_is_the_remedy_where_a_trial_was_not_refused(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float | None, remedy: str
+) -> None:
+    trials = iter([ConfigError("no past"), Run(end="diverged", reason="epoch 1")])
+
+    def ended(*_: Any) -> Run:
+        each = next(trials)
+        if isinstance(each, ConfigError):
+            raise each
+        return each
+
+    monkeypatch.setattr(search, "train", ended)
+    message = re.escape(f"no trial finished: diverged (epoch 1); refused (no past){remedy}")
+    with pytest.raises(DataError, match=f"^{message}$"):
+        tune.run(world / "many", tmp_path / "best.toml", budget_minutes=budget, trials=2, metric="recall@5")
+
+
+def test_a_larger_budget_is_the_remedy_where_it_was_too_small_for_a_trial(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"^no trial finished; give a larger --budget-minutes$"):
+        tune.run(world / "many", tmp_path / "best.toml", budget_minutes=1e-9, metric="recall@5")
 
 
 @pytest.mark.parametrize("refused", [{"norm_exponent": "validation"}, {}])
