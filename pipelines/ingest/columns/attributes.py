@@ -54,7 +54,7 @@ def read_attributes(
                 batch = typed_columns(batch, others, table.path, rejects)
             parts.append(ids.clean(batch))
             advance(batch.height)
-    frame = pl.concat(parts, how="vertical_relaxed") if parts else pl.DataFrame()
+    frame = pl.concat(vectors.complete(parts), how="vertical_relaxed") if parts else pl.DataFrame()
     _refuse_nothing(frame, table, rejects)
     first = pl.col(column).is_first_distinct()
     frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")

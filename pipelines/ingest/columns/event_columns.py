@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import polars as pl
 
@@ -16,6 +17,14 @@ from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.table import Table
 
 
+class _First(NamedTuple):
+    """What a column's first file decides."""
+
+    kind: Kind
+    path: Path
+    empty: bool  # lists without a word so far, each of which may be a missing vector, too
+
+
 class ContextColumns:
     """Collects the context columns of all tables, which may have them in any order.
 
@@ -27,7 +36,7 @@ class ContextColumns:
     def __init__(self, table: Table, rejects: Rejects) -> None:
         self.table, self.rejects, self.vectors = table, rejects, Vectors(rejects)
         self._parts: list[pl.DataFrame] = []
-        self._kinds: dict[str, tuple[Kind, Path]] = {}  # of each column, and the file that decided it
+        self._kinds: dict[str, _First] = {}
         self._texts: dict[str, pl.Categories] = {}
 
     def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
@@ -50,7 +59,7 @@ class ContextColumns:
         """
         for column, dtype in frame.schema.items():
             if dtype != pl.Null:
-                self._refuse_other_kind(column, kind_of(dtype), path)
+                self._refuse_other_kind(frame[column], path)
         texts = [column for column, dtype in frame.schema.items() if dtype == pl.String]
         for column in texts:
             self._texts.setdefault(column, pl.Categories.random())
@@ -61,7 +70,7 @@ class ContextColumns:
         """Returns all batches as one frame, or None if there are none."""
         if not self._parts:
             return None
-        frame = pl.concat(self._parts, how="vertical_relaxed")
+        frame = pl.concat(self.vectors.complete(self._parts), how="vertical_relaxed")
         self._parts.clear()
         return frame
 
@@ -70,11 +79,16 @@ class ContextColumns:
         for column in [] if events.context is None else events.context.columns:
             events.context_kinds[column] = self._kind_of(events, column)
 
-    def _refuse_other_kind(self, column: str, kind: Kind, path: Path) -> None:
-        first, where = self._kinds.setdefault(column, (kind, path))
-        if kind != first:
-            remedy = "; data.vectors or data.lists makes them alike" if {kind, first} == {"list", "vector"} else ""
-            raise DataError(f"{path}, column {column!r}: {kind}s here, {first}s in {short_name(where)}{remedy}")
+    def _refuse_other_kind(self, values: pl.Series, path: Path) -> None:
+        column, kind = values.name, kind_of(values.dtype)
+        first = self._kinds.get(column)
+        if first is None or (first.empty and kind in ("list", "vector")):
+            self._kinds[column] = _First(kind, path, empty=kind == "list" and not values.list.len().max())
+        elif kind != first.kind:
+            remedy = "; data.vectors or data.lists makes them alike" if {kind, first.kind} == {"list", "vector"} else ""
+            raise DataError(
+                f"{path}, column {column!r}: {kind}s here, {first.kind}s in {short_name(first.path)}{remedy}"
+            )
 
     def _kind_of(self, events: EventTable, column: str) -> Kind:
         assert events.context is not None

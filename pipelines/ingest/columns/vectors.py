@@ -50,6 +50,14 @@ class Vectors:
                 frame = pl.concat([self._converted(part, column, table.path) for part in parts], how="vertical_relaxed")
         return frame
 
+    def complete(self, parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
+        """Makes the empty lists of batches before a column's first vector missing vectors, as those after it are."""
+        lists = [[name for name in self.lengths if isinstance(part.schema[name], pl.List)] for part in parts]
+        return [
+            part.with_columns(pl.lit(None).alias(name) for name in names)
+            for part, names in zip(parts, lists, strict=True)
+        ]
+
     def _converted(self, frame: pl.DataFrame, column: str, path: Path) -> pl.DataFrame:
         dtype, value = frame.schema[column], pl.col(column)
         count = value.list.len()

@@ -177,6 +177,15 @@ def test_a_text_among_vectors_of_a_later_block_is_a_bad_row(tmp_path: Path, monk
     assert looks(prepared(items, on_bad_rows="skip"))[:2] == [[0.5, 1.0], [0.0, 1.0]]
 
 
+def test_empty_lists_before_the_first_vector_are_missing_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.ingest.formats.jsonl.BLOCK_BYTES", 10)  # one line each
+    vectors = ["[]", "null", "[]", "[0.5, 1]", "[]"]
+    assert looks(prepared(jsonl(tmp_path, vectors))) == [None, None, None, [0.5, 1.0], None]
+    assert looks(prepared(jsonl(tmp_path, ["[]", '["x"]']))) == [[], ["x"]]
+
+
 def test_the_longest_vector_and_one_of_a_single_number(tmp_path: Path) -> None:
     for length in (LONGEST, 1):
         data = prepared(parquet(tmp_path, [[0.25] * length, [1.5] * length], pl.List(pl.Float32)))

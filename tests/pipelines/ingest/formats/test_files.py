@@ -148,6 +148,44 @@ def test_a_column_is_of_one_kind_in_all_files(tmp_path: Path, first: str, second
         assert str(caught.value) == told
 
 
+@pytest.mark.parametrize("files", [1, 4])
+@pytest.mark.parametrize(
+    ("contexts", "kind", "read"),
+    [
+        (["[]", "null", "[0.5, 1]", "[]"], "vector", [None, None, [0.5, 1.0], None]),
+        (["[0.5, 1]", "[]", "null", "[]"], "vector", [[0.5, 1.0], None, None, None]),
+        (["[]", "[]", '["x"]', "[]"], "list", [[], [], ["x"], []]),
+        (["[]", "null", "[]", "[]"], "list", [[], None, [], []]),
+    ],
+)
+def test_empty_lists_of_events_may_be_missing_vectors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, contexts: list[str], kind: str, read: list[object]
+) -> None:
+    monkeypatch.setattr("pipelines.ingest.formats.jsonl.BLOCK_BYTES", 10)  # one line each
+    (tmp_path / "log").mkdir()
+    for n, context in enumerate(contexts):
+        with (tmp_path / "log" / f"{n % files}.jsonl").open("a") as lines:
+            lines.write(f'{{"user": "u{n}", "item": "i", "c": {context}}}\n')
+    data = opened(tmp_path, tmp_path / "log")
+    assert data.manifest.event_columns == {"c": kind}
+    context = data.context("train")
+    users = data.users["user_id"].gather(data.events("train").user)
+    assert context is not None
+    got = dict(zip(users, context.collect()["c"].to_list(), strict=True))
+    assert [got[f"u{n}"] for n in range(4)] == read
+
+
+@pytest.mark.parametrize(("first", "second"), [("[]", '"x"'), ('"x"', "[]")])
+def test_empty_lists_beside_strings_are_refused(tmp_path: Path, first: str, second: str) -> None:
+    (tmp_path / "log").mkdir()
+    for name, value in (("a", first), ("b", second)):
+        (tmp_path / "log" / f"{name}.jsonl").write_text(f'{{"user": "u", "item": "i", "c": {value}}}\n')
+    with pytest.raises(
+        DataError, match=r"b\.jsonl, column 'c': (lists here, strings|strings here, lists) in a\.jsonl$"
+    ):
+        opened(tmp_path, tmp_path / "log")
+
+
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "parquet"])
 def test_a_file_without_rows_is_refused_as_such(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"e.{suffix}"
