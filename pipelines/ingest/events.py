@@ -152,7 +152,7 @@ class _Reader:
         if split is not None:
             self.parts["split"].append(np.full(len(item), SPLITS.index(split), np.uint8))
         if roles.context:
-            self.context.append(frame.select(roles.context), path)
+            self.context.append(frame.select(roles.context))
 
     def finish(self) -> EventTable:
         strange = np.arange(self.items.known, len(self.items.strings()), dtype=np.int32)

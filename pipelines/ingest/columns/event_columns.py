@@ -21,6 +21,7 @@ class _First(NamedTuple):
     """What a column's first file decides."""
 
     kind: Kind
+    words: str  # what the file holds, in the plural: more exact than the kind
     path: Path
     empty: bool  # lists without a word so far, each of which may be a missing vector, too
 
@@ -40,26 +41,26 @@ class ContextColumns:
         self._texts: dict[str, pl.Categories] = {}
 
     def check(self, frame: pl.DataFrame, table: Table, columns: Sequence[str]) -> pl.DataFrame:
-        """Reads a batch's vectors, reduces other typed columns to their kinds, rejects NaN and too large numbers."""
-        frame = self.vectors.read(frame, columns, table)
-        if not table.typed:
-            return frame
-        columns = [column for column in columns if column not in self.vectors.lengths]
-        frame = typed_columns(frame, columns, table.path, self.rejects)
-        for column in columns:
-            if frame.schema[column].is_float():
-                frame = numbers(frame, column, table.path, self.rejects)
-        return frame
-
-    def append(self, frame: pl.DataFrame, path: Path) -> None:
-        """Adds a batch of a file; strings become categories, so that each distinct string is stored once per column.
+        """Reads a batch's vectors, reduces other typed columns to their kinds, rejects NaN and too large numbers.
 
         Raises:
-            DataError: a column is of another kind than in an earlier file.
+            DataError: a column is of another kind than in an earlier file, or a bad row is not skipped.
         """
-        for column, dtype in frame.schema.items():
-            if dtype != pl.Null:
-                self._refuse_other_kind(frame[column], path)
+        in_file = frame.schema
+        frame = self.vectors.read(frame, columns, table)
+        if table.typed:
+            others = [column for column in columns if column not in self.vectors.lengths]
+            frame = typed_columns(frame, others, table.path, self.rejects)
+            for column in others:
+                if frame.schema[column].is_float():
+                    frame = numbers(frame, column, table.path, self.rejects)
+        for column in columns:
+            if frame.schema[column] != pl.Null:
+                self._refuse_other_kind(frame[column], in_file[column], table.path)
+        return frame
+
+    def append(self, frame: pl.DataFrame) -> None:
+        """Adds a batch; strings become categories, so that each distinct string is stored once per column."""
         texts = [column for column, dtype in frame.schema.items() if dtype == pl.String]
         for column in texts:
             self._texts.setdefault(column, pl.Categories.random())
@@ -79,15 +80,16 @@ class ContextColumns:
         for column in [] if events.context is None else events.context.columns:
             events.context_kinds[column] = self._kind_of(events, column)
 
-    def _refuse_other_kind(self, values: pl.Series, path: Path) -> None:
+    def _refuse_other_kind(self, values: pl.Series, in_file: pl.DataType, path: Path) -> None:
         column, kind = values.name, kind_of(values.dtype)
+        words = "dates" if in_file in (pl.Date, pl.Datetime) else "booleans" if in_file == pl.Boolean else f"{kind}s"
         first = self._kinds.get(column)
         if first is None or (first.empty and kind in ("list", "vector")):
-            self._kinds[column] = _First(kind, path, empty=kind == "list" and not values.list.len().max())
+            self._kinds[column] = _First(kind, words, path, empty=kind == "list" and not values.list.len().max())
         elif kind != first.kind:
             remedy = "; data.vectors or data.lists makes them alike" if {kind, first.kind} == {"list", "vector"} else ""
             raise DataError(
-                f"{path}, column {column!r}: {kind}s here, {first.kind}s in {short_name(first.path)}{remedy}"
+                f"{path}, column {column!r}: {words} here, {first.words} in {short_name(first.path)}{remedy}"
             )
 
     def _kind_of(self, events: EventTable, column: str) -> Kind:

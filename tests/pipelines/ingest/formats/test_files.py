@@ -143,8 +143,10 @@ def test_a_column_is_of_one_kind_in_all_files(tmp_path: Path, first: str, second
             continue
         with pytest.raises(DataError) as caught:
             opened(tmp_path, tmp_path / "log")
+        exact = {bool: "booleans", date: "dates"}
+        here, there = exact.get(type(other), f"{second}s"), exact.get(type(one), f"{first}s")
         remedy = "; data.vectors or data.lists makes them alike" if (first, second) == ("list", "vector") else ""
-        told = f"{tmp_path / 'log' / 'c.parquet'}, column 'c': {second}s here, {first}s in a.parquet{remedy}"
+        told = f"{tmp_path / 'log' / 'c.parquet'}, column 'c': {here} here, {there} in a.parquet{remedy}"
         assert str(caught.value) == told
 
 
