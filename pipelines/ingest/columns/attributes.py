@@ -42,8 +42,9 @@ def read_attributes(
     """
     attributes = [other for other in table.columns if other != column]
     if reserved := [other for other in attributes if other in RESERVED]:
-        ids_are = f"; the ids are those in {column!r}, as in the events" if reserved[0] == name else ""
-        raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column{ids_are}")
+        # Which of the two holds the events' ids is not known before these are read.
+        which = f" if the ids are in {column!r}, as in the events; else rename {column!r}" * (reserved[0] == name)
+        raise DataError(f"{table.path}: the column name {reserved[0]!r} is reserved; rename that column{which}")
     ids, vectors = IdColumn(table.path, column, rejects, form), Vectors(rejects)
     parts = []
     with progress(f"read {table.path.name}", total=table.rows, unit="rows") as advance:

@@ -209,12 +209,16 @@ def test_the_ids_of_attributes_are_in_the_column_that_has_the_name_of_the_events
     assert sorted(data.users.select("user_id", "uid").rows()) == [("s1", "q"), ("s2", "p")]
 
 
-def test_a_column_of_other_ids_with_the_name_of_the_data_set_is_to_be_renamed(tmp_path: Path) -> None:
+def test_of_two_columns_that_may_hold_the_ids_one_is_to_be_renamed(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text("session_id,item_id\ns1,a\ns2,b\n")
     (tmp_path / "users.csv").write_text("user_id,session_id\np,s1\nq,s2\n")
     with pytest.raises(DataError) as caught:
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv")
     assert str(caught.value) == (
-        f"{tmp_path / 'users.csv'}: the column name 'user_id' is reserved; rename that column; the ids are those "
-        "in 'session_id', as in the events"
+        f"{tmp_path / 'users.csv'}: the column name 'user_id' is reserved; rename that column if the ids are in "
+        "'session_id', as in the events; else rename 'session_id'"
     )
+    for text in ("person,session_id\np,s1\nq,s2\n", "user_id,name\ns1,p\ns2,q\n"):
+        (tmp_path / "users.csv").write_text(text)
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv", overwrite=True)
+        assert sorted(Dataset.open(tmp_path / "out").users["user_id"]) == ["s1", "s2"]
