@@ -209,6 +209,7 @@ def test_a_knob_that_halves_a_figure_breaks_the_claim() -> None:
     }
 
 
+@pytest.mark.long
 def test_a_world_is_made_once_and_differs_by_its_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timed, "WORLD", {"users": 50, "items": 1_000, "events": 1_000, "fashion": 1.0})
     first = timed.worlds((0, 1), tmp_path)

@@ -21,6 +21,7 @@ def test_after_each_piece_it_rests_twice_as_long_as_it_worked(monkeypatch: pytes
     assert slept == pytest.approx([0.6, 0.0, 0.2])
 
 
+@pytest.mark.long
 def test_libraries_are_taken_out_of_the_collectors_sight_once() -> None:
     before = gc.get_threshold(), sys.getswitchinterval()
     frozen = gc.get_freeze_count()

@@ -92,6 +92,7 @@ def test_a_request_with_history_and_times_gets_the_stored_vector(world: Path, se
     np.testing.assert_allclose(answers[2].scores, answers[4].scores, atol=1e-5)
 
 
+@pytest.mark.long
 def test_with_every_option_of_a_block_a_request_gets_the_stored_vector(world: Path, tmp_path: Path) -> None:
     config = recipe(heads=2, forward="swiglu", gated=True, positions="distance")
     train.run(config, world / "dataset", tmp_path / "run")

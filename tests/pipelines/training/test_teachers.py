@@ -131,6 +131,7 @@ def test_a_resumed_run_took_at_least_the_seconds_of_all_its_epochs(
     assert 500 < train.run(recipe(0), dataset, tmp_path / "run")["seconds"] < 600
 
 
+@pytest.mark.long
 def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +191,7 @@ def test_memory_holds_no_teacher_while_the_next_one_trains(
     assert len(trainers) == 4
 
 
+@pytest.mark.long
 def test_teachers_change_the_model_and_no_teachers_change_nothing(dataset: Path, tmp_path: Path) -> None:
     for name, config in {"taught": recipe(), "alone": recipe(0), "as ever": recipe(0, distillation={})}.items():
         train.run(config, dataset, tmp_path / name)

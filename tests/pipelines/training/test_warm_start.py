@@ -226,6 +226,7 @@ def test_an_interrupted_warm_run_goes_on_as_if_it_had_not_been(world: Path, tmp_
         np.testing.assert_array_equal(one.numpy(), other.numpy(), err_msg=one.name)
 
 
+@pytest.mark.long
 def test_each_stage_starts_from_the_same_stage(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refit = {"data": {"duplicates": "keep", "refit": True}}
     train.run(recipe(**refit), world / "monday", tmp_path / "monday")

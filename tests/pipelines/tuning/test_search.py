@@ -174,7 +174,7 @@ def test_the_comments_tell_the_epochs_of_the_trial_from_those_of_its_final(done:
     assert final == f", with 2 teachers, ran for {config.train.epochs} epochs"
 
 
-@pytest.mark.parametrize("schedule", ["constant", "linear"])
+@pytest.mark.parametrize("schedule", [pytest.param("constant", marks=pytest.mark.long), "linear"])
 def test_fixed_epochs_and_a_fixed_schedule_hold_in_the_finals(schedule: str, dataset: Path, tmp_path: Path) -> None:
     config = parse_config({"optimizer": {"schedule": schedule}, "train": {"epochs": 8}})
     found = searched(Formula(), dataset, tmp_path / "r.toml", config=config, trials=8)
@@ -276,6 +276,7 @@ def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -
     assert len(rows) == len(new) + 5
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [(tune, "text"), (pl.DataFrame, "write_csv")], ids=["recipe", "table"])
 def test_an_interrupted_write_is_not_in_the_way(
     step: tuple[Any, str], dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -117,6 +117,7 @@ def test_a_tower_serves_the_first_numbers_as_a_vector_of_their_own(similar: str)
     assert tower(batch.query).shape[1] == WIDTH, "training sees all of them"
 
 
+@pytest.mark.long
 def test_two_numbers_of_eight_learn_the_groups_if_they_are_trained(tmp_path: Any) -> None:
     """Recall@1 of vectors cut to 2 of 8 numbers: three groups need no more."""
     found = {}

@@ -156,8 +156,8 @@ def share_of_next_kind(world: Path, recaller: Recaller) -> float:
     return float(np.mean(right))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", [pytest.param("sequence", marks=pytest.mark.long), "history"])
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["sequence", "history"])
 def test_the_category_of_the_last_item_tells_the_next_one_and_its_id_does_not(world: Path, kind: str) -> None:
     past = {"kind": kind, "max_length": 1, "share_item_table": False}
     past |= {"dropout": 0.0, "blocks": 1} if kind == "sequence" else {}
