@@ -90,13 +90,19 @@ def supervised(tmp_path: Path) -> Iterator[Callable[[], Supervised]]:
             each.process.communicate()
 
 
+@pytest.fixture
+def service(supervised: Callable[[], Supervised], tmp_path: Path) -> Supervised:
+    """One with two workers, both of which answer."""
+    (tmp_path / "good").touch()
+    started = supervised()
+    until(lambda: len(started.starts()) == 2 and len(started.pids()) == 2, "two workers answer")
+    return started
+
+
 @pytest.mark.long
 def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_beside_the_other(
-    supervised: Callable[[], Supervised], tmp_path: Path
+    service: Supervised, tmp_path: Path
 ) -> None:
-    (tmp_path / "good").touch()
-    service = supervised()
-    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
     first, second = sorted(service.pids())
     metrics = Path((tmp_path / "metrics").read_text())
     (metrics / f"gauge_livesum_{first}.db").touch()
@@ -129,12 +135,7 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
 
 
 @pytest.mark.long
-def test_a_worker_whose_event_loop_stands_still_is_replaced(
-    supervised: Callable[[], Supervised], tmp_path: Path
-) -> None:
-    (tmp_path / "good").touch()
-    service = supervised()
-    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+def test_a_worker_whose_event_loop_stands_still_is_replaced(service: Supervised, tmp_path: Path) -> None:
     before = service.pids()
     with pytest.raises(httpx.TransportError):
         httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/hang", timeout=1)
@@ -152,12 +153,7 @@ def lives(pid: int) -> bool:
 
 
 @pytest.mark.long
-def test_one_that_hears_no_signal_leaves_nobody_unwatched_and_holds_up_no_stop(
-    supervised: Callable[[], Supervised], tmp_path: Path
-) -> None:
-    (tmp_path / "good").touch()
-    service = supervised()
-    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+def test_one_that_hears_no_signal_leaves_nobody_unwatched_and_holds_up_no_stop(service: Supervised) -> None:
     first, last = sorted(service.pids())
     os.kill(last, signal.SIGSTOP)
     service.process.send_signal(signal.SIGTTOU)
@@ -190,10 +186,7 @@ def test_one_taken_away_before_a_stop_closes_no_socket_of_those_that_linger(
 
 
 @pytest.mark.long
-def test_sighup_reaches_each_worker_and_ends_none(supervised: Callable[[], Supervised], tmp_path: Path) -> None:
-    (tmp_path / "good").touch()
-    service = supervised()
-    until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
+def test_sighup_reaches_each_worker_and_ends_none(service: Supervised, tmp_path: Path) -> None:
     before = service.pids()
     service.process.send_signal(signal.SIGHUP)
     until(lambda: {path.name for path in tmp_path.glob("hup-*")} == {f"hup-{pid}" for pid in before}, "each has it")
