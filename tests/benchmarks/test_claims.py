@@ -127,7 +127,7 @@ def test_no_benchmark_but_by_verdict_says_what_holds() -> None:
 
 
 def test_a_variant_of_beauty_trains_what_its_result_is_called() -> None:
-    taught = ["distillation.models=4", "train.epochs=24", "train.patience=8", *beauty.TAUGHT]
+    taught = ["distillation.models=4", *beauty.SETS["beauty-s3rec"].taught, *beauty.TAUGHT]
     words = {
         beauty.Variant(): ("", [], {}),
         beauty.Variant(teachers=4): ("_taught", taught, {"teachers": 4}),
