@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pipelines.cli.options import place
+from pipelines.service.sigterm import sigterm_ends
 
 
 def serve(
@@ -56,8 +57,8 @@ def serve(
     # It means "look for another bundle", and a start takes the newest. Here, because imports take seconds. The app and
     # the parent of workers have handlers of their own.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-
-    from pipelines.service import serve as command
+    with sigterm_ends():
+        from pipelines.service import serve as command
 
     command.run(
         bundle=bundle, state=state, host=host, port=port, workers=workers, keys=keys, window=window, config=config

@@ -20,7 +20,8 @@ from pydantic import ValidationError
 
 from pipelines.console import say
 from pipelines.errors import DataError
-from pipelines.service.server import Server, sigterm_ends
+from pipelines.service.server import Server
+from pipelines.service.sigterm import sigterm_ends
 from pipelines.service.state import telling
 from pipelines.service.whole_responses import PROTOCOLS
 from pipelines.service.workers import METRICS, Workers, shared_metrics

@@ -8,18 +8,17 @@ import asyncio
 import ctypes
 import logging
 import os
-import signal
 import socket
 import struct
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import uvicorn
 
+from pipelines.service.sigterm import end_by
 from serving.background import OPENING
 from serving.telemetry.logs import SERVICE
 
@@ -31,24 +30,6 @@ HANDSHAKE_S, REQUEST_S = 0.1, 0.25
 SYN_ONLY = ((0x30, 0, 0, 13), (0x54, 0, 0, 0x12), (0x15, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF))
 SO_ATTACH_FILTER = 26  # Linux; the socket module does not publish it
 END_S = 0.1  # an idle thread ends within this time
-
-
-def end_by(sig: int, frame: FrameType | None) -> None:
-    """Ends the process by a signal, as if nothing handled it."""
-    signal.signal(sig, signal.SIG_DFL)
-    signal.raise_signal(sig)
-    os._exit(0)  # the first process of a container, which such a signal does not end
-
-
-@contextmanager
-def sigterm_ends() -> Iterator[None]:
-    """Lets SIGTERM end the process before a server handles it: process 1, as in a container, would not hear it."""
-
-    before = signal.signal(signal.SIGTERM, end_by)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 class Server(uvicorn.Server):

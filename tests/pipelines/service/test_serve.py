@@ -79,6 +79,29 @@ def test_sigterm_ends_it_while_the_bundle_is_read(tmp_path: Path) -> None:
     assert process.wait(timeout=30) == -signal.SIGTERM
 
 
+IMPORTING = """
+import sys, time
+class Slow:
+    def find_spec(self, name, *_):
+        if name == "pipelines.service.serve":
+            print("importing", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow())
+from pipelines.cli import serve as cli
+cli.serve(bundle="absent")
+"""
+
+
+def test_sigterm_ends_it_while_it_imports() -> None:
+    """By a handler, as above: imports take seconds, and more where processors are few."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    process = subprocess.Popen([sys.executable, "-c", IMPORTING], stdout=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGTERM, before)
+    assert process.stdout is not None and process.stdout.readline() == "importing\n"
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(timeout=30) == -signal.SIGTERM
+
+
 STARTING = """
 import sys
 from pathlib import Path
