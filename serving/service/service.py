@@ -170,7 +170,7 @@ class Service:
     def _check(self) -> None:
         self._see_copies()
         if told := self.active_bundles.check():
-            log.info("%s", told)
+            log.log(logging.ERROR if self.active_bundles.refused else logging.INFO, "%s", told)
 
     def _see_copies(self) -> None:
         if self._mirror is not None:

@@ -1,4 +1,4 @@
-"""A stop waits for running work, but not for a bundle that opens; a setting limits the calls of the tower."""
+"""Stops, refused bundles in the log, and the setting that limits the calls of the tower."""
 
 import asyncio
 import threading
@@ -48,6 +48,34 @@ def test_a_stop_waits_for_no_bundle_that_opens(tmp_path: Path, monkeypatch: pyte
     finally:
         go_on.set()
     assert reloading.result(WAIT_S) == {}
+
+
+def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_answers_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def opened(path: Path, **_: object) -> Recaller:
+        bundle = Bundle.open(path)
+        return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+    for name in ("one", "two", "three"):
+        write_world(tmp_path / name)
+    versions = Versions(tmp_path)
+    versions.activate("one")
+    monkeypatch.setattr("serving.service.service.open_recaller", opened)
+    service = Service(Settings(bundle=tmp_path))
+    service.start()
+    try:
+        versions.activate("two")
+        (tmp_path / "two" / "item_vectors.npy").write_bytes(b"")
+        with caplog.at_level("INFO", "uvicorn.error.serving"):
+            assert service.reload().result(WAIT_S).keys() == {"two"}
+            versions.activate("three")
+            assert service.reload().result(WAIT_S) == {}
+    finally:
+        service.stop()
+    told = [(each.levelname, each.getMessage().split(": ")[0]) for each in caplog.records]
+    told = [each for each in told if each[0] != "WARNING"]  # of bundles without an index
+    assert told == [("ERROR", "refused"), ("INFO", "three answers now, after one")]
 
 
 def test_a_call_of_the_tower_takes_at_most_so_many_queries_as_the_setting_says(
