@@ -16,6 +16,8 @@ RUN /opt/towers/bin/python -m pip install --no-cache-dir --no-build-isolation --
 FROM ${BASE_IMAGE}
 RUN useradd --uid 10001 --no-create-home --shell /usr/sbin/nologin towers
 COPY --from=build /opt/towers /opt/towers
+# The user has no home: for matplotlib of `towers report` and `daily`, which warns where it finds no place.
+ENV MPLCONFIGDIR=/tmp/matplotlib
 ENV PATH=/opt/towers/bin:$PATH PYTHONUNBUFFERED=1 TOWERS_HOST=0.0.0.0 TOWERS_PORT=8000
 USER 10001
 WORKDIR /tmp
