@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pipelines.cli.exit_codes import REFUSED, USER_MISTAKE
 from pipelines.cli.launch import daily as daily_command
 from pipelines.cli.serve import serve as serve_command
+from pipelines.launch.daily.settings import Settings as LoopSettings
 from serving.files.database_url import DatabaseUrl
 from serving.http.app import create_app
 from serving.settings import PREFIX, Settings
@@ -72,6 +73,19 @@ def test_the_job_of_each_day_runs_one_at_a_time_and_does_not_repeat_a_refusal() 
         container()["image"],
         pod("towers")["securityContext"]["runAsUser"],
     )
+
+
+def test_replicas_can_mount_the_bundles_of_each_day() -> None:
+    """As daily.yaml says: its claim, and the folder of it that `towers daily` publishes to unless told otherwise."""
+    text = (FOLDER / "daily.yaml").read_text(encoding="utf-8")
+    its_pod = documents("daily")["CronJob"]["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    (claim,) = (each["persistentVolumeClaim"] for each in its_pod["volumes"] if "persistentVolumeClaim" in each)
+    assert f"take claimName: {claim['claimName']}, and add subPath: {LoopSettings.model_fields['root'].default}" in text
+    found = documents()["Deployment"]
+    spec = found["spec"]["template"]["spec"]
+    spec["volumes"][0]["persistentVolumeClaim"]["claimName"] = claim["claimName"]
+    spec["containers"][0]["volumeMounts"][0]["subPath"] = "bundles"
+    kubernetes_validate.validate(found, VERSIONS[0], strict=True)
 
 
 @pytest.mark.parametrize("service", SERVICES)
