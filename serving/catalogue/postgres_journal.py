@@ -86,10 +86,14 @@ class PostgresJournal(Journal):
         with self._writer.held(patient=True) as connection, connection.transaction():
             if any(connection.execute(f"SELECT {NUMBERS} FROM towers.journal FOR UPDATE").fetchall()[0]):
                 raise JournalError(f"{self._url}: has held changes; only a new journal takes over another")
+            # `blocks` may be slow, and nobody else writes here.
+            connection.execute("SET LOCAL idle_in_transaction_session_timeout = 0")
             for table, rows in blocks:
                 with connection.cursor() as cursor, cursor.copy(f"COPY towers.{table} FROM STDIN") as copy:
                     for row in rows:
                         copy.write_row(row)
+            # Else reads are planned for empty tables until the server itself looks, a minute later.
+            connection.execute("ANALYZE towers.items, towers.events, towers.event_types, towers.impressions")
             connection.execute(
                 f"UPDATE towers.journal SET (identity, {NUMBERS}) = (%s, %s, %s, %s, %s)", (identity, *numbers)
             )

@@ -42,12 +42,16 @@ LIMITS: dict[str, Any] = {
     "keepalives_count": "3",
     "tcp_user_timeout": "9000",
     "application_name": "towers",
+    # A database of encoding SQL_ASCII says nothing of its texts, and they would be read as bytes.
+    "client_encoding": "UTF8",
     # Of several hosts the one that takes writes.
     "target_session_attrs": "read-write",
 }
 # A commit is acknowledged when it is on the disk, also where the server or the database says otherwise.
 DURABLE = "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
-PATIENCE = "SET lock_timeout = '10s'"
+# A service that hangs, or loses its network, in the middle of a write holds the lock of all others' writes: the server
+# ends its connection while they still wait.
+PATIENCE = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '5s'"
 
 
 def connect(url: DatabaseUrl, **place: Any) -> psycopg.Connection:
@@ -65,6 +69,8 @@ def prepare(connection: psycopg.Connection) -> None:
     """Sets what every statement of a connection relies on."""
     # Any stricter one, which a database can have as its default, would refuse a write that waited for another.
     connection.isolation_level = psycopg.IsolationLevel.READ_COMMITTED
+    # A plan that is kept does not know how few rows are new, and can read the whole table for them.
+    connection.prepare_threshold = None
     connection.execute(DURABLE)
     connection.execute(PATIENCE)
 

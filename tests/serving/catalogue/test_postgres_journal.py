@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.catalogue.journal import JournalError, UserEvent
+from serving.catalogue.journal import JournalError, Numbers, UserEvent
 from serving.catalogue.journal_place import journal_at
 from serving.files.database_url import DatabaseUrl
 from tests.support.journals import PostgresPlace
@@ -43,6 +43,39 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(place: PostgresPlace
         )
         assert journal.version() == 1
         assert journal.add_events([UserEvent("e", "u", "a", 1)]) == 1
+
+
+def test_a_service_that_hangs_in_a_write_does_not_stop_the_writes_of_others(place: PostgresPlace) -> None:
+    with closing(place.open()) as hangs, closing(place.open()) as other:
+        write = hangs._writer.held()  # type: ignore[attr-defined]
+        with pytest.raises(JournalError, match="idle-in-transaction"), write as connection, connection.transaction():
+            connection.execute("SELECT FROM towers.journal FOR UPDATE")
+            assert other.put_items([("a", {}, {})]) == 1
+            connection.execute("UPDATE towers.journal SET items = 9")
+        assert hangs.put_items([("b", {}, {})]) == 2
+
+
+def test_reads_are_planned_for_what_the_tables_hold(place: PostgresPlace) -> None:
+    """A plan made for other numbers reads the whole table for each event; PostgreSQL keeps one after some calls."""
+    rows: dict[str, list[tuple[Any, ...]]] = {"events": [(1, b"e", b"u", b"i", 5)], "event_types": [(1, b"buy")]}
+    with closing(place.open()) as journal:
+        journal.load("other", Numbers(0, 1, 0, 0), rows.items())
+        # -1: never looked at.
+        told = "SELECT relname, reltuples FROM pg_class WHERE relname IN ('events', 'event_types') ORDER BY relname"
+        assert place.cluster.execute(told, database(place)).splitlines() == ["event_types|1", "events|1"]
+        for _ in range(20):
+            journal.events_since(0)
+        connection: Any = journal._reader._wire.connection  # type: ignore[attr-defined]
+        assert connection.execute("SELECT name FROM pg_prepared_statements").fetchall() == []
+
+
+def test_a_database_without_an_encoding_holds_a_journal_under_its_identity(place: PostgresPlace) -> None:
+    """PostgreSQL makes such a one where the system names no locale, as in many a container."""
+    name = f"{database(place)}_ascii"
+    options = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    place.cluster.execute(f"CREATE DATABASE {name} {options}")
+    with closing(journal_at(DatabaseUrl(place.cluster.url(name)))) as journal:
+        assert journal.identity == place.cluster.execute("SELECT identity FROM towers.journal", name)
 
 
 def test_another_journal_in_its_place_is_refused(place: PostgresPlace) -> None:
