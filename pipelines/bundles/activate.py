@@ -21,6 +21,7 @@ from pipelines.service.verify import PROBE, VERIFY, probed, verify
 from serving.bundle.active import Active
 from serving.bundle.manifest import read_manifest
 from serving.bundle.versions import Versions
+from serving.client.address import without_password
 
 Root = Path | str
 
@@ -35,18 +36,21 @@ def show(root: Root) -> None:
         BundleError: the root does not exist, or its `active.json` is damaged.
     """
     with _opened(root) as opened:
-        infos = opened.versions.list()
+        infos, there = opened.versions.list(), str(opened.versions.root)
+    shown = without_password(root.rstrip("/")) if isinstance(root, str) else str(root)
     table = Table("bundle", "state", "model", "created", Column("items", justify="right"), "problem")
     for info in infos:
         created = "" if info.created_at is None else info.created_at.strftime("%Y-%m-%d %H:%M:%S %Z")
         items = "" if info.items is None else f"{info.items:,}"
         # A bad name may hold bytes that are not text.
         name = info.name.encode(errors="backslashreplace").decode()
-        cells = (name, info.state, info.model_version or "", created, items, info.problem or "")
+        # Of a store `there` is a temporary directory.
+        problem = (info.problem or "").replace(there, shown)
+        cells = (name, info.state, info.model_version or "", created, items, problem)
         table.add_row(*(Text(cell) for cell in cells))
     Console().print(table)
     if not any(info.state == "active" for info in infos):
-        say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(str(root))}")
+        say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(shown)}")
 
 
 def activate(root: Root, name: str, override: str | None = None) -> Active:

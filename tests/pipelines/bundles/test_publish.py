@@ -194,3 +194,12 @@ def test_a_folder_of_the_system_is_a_store_too(bundles: Path, tmp_path: Path, wi
     choice.activate(url, "v1")
     assert Bundle.open(tmp_path / "store" / "v1").manifest.model_version == "v1"
     assert Store(url).manifests().keys() == {"v1"}
+
+
+def test_the_list_names_what_is_damaged_in_the_store(
+    system: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    system.pipe_file("/shop/recall/v1/manifest.json", b"{")
+    monkeypatch.setenv("COLUMNS", "300")
+    choice.show(URL)
+    assert f"{URL}/v1/manifest.json: truncated or altered" in capsys.readouterr().out
