@@ -139,8 +139,11 @@ def file_content(config: Path) -> dict[str, Any]:
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is not TOML, or names another settings file.
+        ValueError: it is a pipe, is not TOML, or names another settings file.
     """
+    if config.is_fifo():
+        # As of the shell's `<(…)`: the settings are read more than once, the second time from an empty pipe.
+        raise ValueError("a pipe, which can be read only once; name a file")
     with config.open("rb") as file:
         content = tomllib.load(file)
     if "config" in content:

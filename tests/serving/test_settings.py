@@ -2,6 +2,7 @@
 
 import json
 import logging
+import os
 import pickle
 import re
 from pathlib import Path
@@ -122,6 +123,13 @@ def test_a_mistake_in_the_file_names_the_file_and_the_key(tmp_path: Path, conten
     with pytest.raises(DataError, match=message) as caught:
         serve.read_settings(bundle=Path("b"), config=path)
     assert str(path) in str(caught.value)
+
+
+def test_a_pipe_is_refused_and_not_taken_for_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "serve.toml"
+    os.mkfifo(path)
+    with pytest.raises(DataError, match=rf"^--config {path}: a pipe, which can be read only once; name a file$"):
+        serve.read_settings(bundle=Path("b"), config=path)
 
 
 @pytest.mark.parametrize("content", ["max_kk = 5", "max_k = 0", '[serve]\nbundle = "b"'])
