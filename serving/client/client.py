@@ -5,11 +5,13 @@ deadline over all its tries. Lost requests are retried: every call of the servic
 """
 
 import asyncio
+import os
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
 
 import httpx
+from anyio import CancelScope
 
 from serving.client import calls as calls
 from serving.client.calls import (
@@ -68,7 +70,7 @@ class Client:
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
     ) -> None:
         self._service = Service(url, deadline_s, tries, api_key)
-        self._http = httpx.Client(limits=LIMITS)
+        self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
 
     def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
         """The k best items for a user, features, a history, a vector, or a combination of them."""
@@ -139,6 +141,9 @@ class Client:
             time.sleep(trial.pause_s(came))
 
     def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
+        if self._process != os.getpid():
+            # On the connections of its parent a child of fork would read the answers to others' requests.
+            self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
         try:
             with self._http.stream(**trial.request()) as response:
                 content = bytearray()
@@ -224,14 +229,22 @@ class AsyncClient:
             await asyncio.sleep(trial.pause_s(came))
 
     async def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
+        # httpcore holds off the end of a scope, not that of a task, until it has cleaned up after a request: one that
+        # is cut off there keeps its place among the connections for good.
+        scope = CancelScope()
+        asking = asyncio.create_task(self._ask(trial, scope))
         try:
-            # One timer for all: those of the waits would start anew with each piece of a head.
-            async with (
-                asyncio.timeout(trial.left_s()),
-                self._http.stream(**trial.request() | {"extensions": {"timeout": {}}}) as response,
-            ):
-                return Answer.of(response, await response.aread())
-        except TimeoutError:
-            return httpx.ReadTimeout("the answer was still coming")
-        except httpx.RequestError as error:
-            return error
+            await asyncio.wait((asking,), timeout=trial.left_s())
+            return asking.result() if asking.done() else httpx.ReadTimeout("the answer was still coming")
+        finally:
+            scope.cancel()
+
+    async def _ask(self, trial: Trial[Any], scope: CancelScope) -> Answer | httpx.RequestError:
+        with scope:
+            try:
+                # Without timers of the waits: those would start anew with each piece of a head.
+                async with self._http.stream(**trial.request() | {"extensions": {"timeout": {}}}) as response:
+                    return Answer.of(response, await response.aread())
+            except httpx.RequestError as error:
+                return error
+        return httpx.ReadTimeout("nobody waits for the answer")

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import math
 import re
 import subprocess
@@ -377,6 +378,49 @@ def test_a_cancelled_call_is_cancelled(told: Told) -> None:
                 await call
 
     asyncio.run(cancelled())
+
+
+def test_a_call_cancelled_while_its_connection_is_put_back_leaves_no_place_taken(
+    told: Told, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("serving.client.client.LIMITS", httpx.Limits(max_connections=1))
+    told.replies = [reply(200, RECALLED)]
+    calls: list[asyncio.Task[RecallAnswer]] = []
+
+    class AtTheEnd(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "response_closed.started" in record.getMessage():
+                calls.pop().cancel()
+                log.removeHandler(self)
+
+    async def cancelled() -> None:
+        async with AsyncClient(told.url, deadline_s=5) as client:
+            calls.append(asyncio.create_task(client.recall("u1")))
+            with pytest.raises(asyncio.CancelledError):
+                await calls[0]
+            assert await client.recall("u1") == ANSWER
+
+    log = logging.getLogger("httpcore.http11")
+    caplog.set_level(logging.DEBUG, log.name)
+    log.addHandler(AtTheEnd())
+    asyncio.run(cancelled())
+    assert not calls, "cancelled there"
+
+
+def test_a_child_of_fork_has_connections_of_its_own(told: Told) -> None:
+    told.replies = [reply(200, RECALLED)]
+    forks = f"""
+import os
+from serving import Client
+with Client({told.url!r}) as client:
+    client.recall("u1")
+    child = os.fork()
+    client.recall("u1")
+    if child:
+        os.waitpid(child, 0)
+"""
+    subprocess.run([sys.executable, "-c", forks], check=True, cwd=ROOT)
+    assert len(told.ports) == 3 and len(set(told.ports)) == 2
 
 
 def test_each_wait_gets_what_is_left_at_its_moment(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
