@@ -30,7 +30,7 @@ class WholeResponses:
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._head = transport, b""
-        self._write, self._soon = transport.write, asyncio.get_running_loop().call_soon
+        self._soon = asyncio.get_running_loop().call_soon
         self.is_closing = transport.is_closing  # asked with each request
 
     def __getattr__(self, name: str) -> Any:
@@ -56,6 +56,11 @@ class WholeResponses:
         with suppress(OSError):
             self._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, NO_LINGER)
         self._transport.abort()
+
+    def _write(self, data: bytes) -> None:
+        # uvloop tells of a reset a turn of the event loop later, and until then a write raises.
+        if not self.is_closing():
+            self._transport.write(data)
 
     def _flush(self) -> None:
         if self._head:

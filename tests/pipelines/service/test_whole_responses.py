@@ -81,6 +81,11 @@ def test_head_and_body_are_one_write_of_each_request(http: str) -> None:
     assert all(isinstance(each, bytes) and each.endswith(b"\r\n\r\nbody") for each in calls)
 
 
+def test_nothing_is_written_to_a_caller_who_has_gone(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Recorder, "is_closing", lambda _: True)
+    assert not any(isinstance(each, bytes) for each in written(http, responding(b"one", b"two"), GET))
+
+
 def test_the_pieces_after_the_first_are_writes_of_their_own(http: str) -> None:
     calls = written(http, responding(b"one", b"two", b"HTTP/1.1 "), GET)
     assert heads(calls) == [True, False, False]
