@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import progress
+from pipelines.console import amount, progress
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation.examples import names
 from pipelines.rankers.ranker import Served
@@ -24,12 +24,15 @@ LEAST_RANK = 0.1  # effective rank, as a share of the dimension
 LEAST_COVERAGE = 0.05  # items in the lists of all users, as a share of what these lists could hold
 MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
 MOST_SHOWN = 0.5  # share of the users who are shown one item
-FEWEST_LISTS = 20  # of fewer lists, places and shares say little: one list is always the same k items
+# Of fewer lists, places and shares say little: one list is always the same k items. And percentiles of resamples are
+# too close: where ten users' differences have a true mean of 0, one interval in ten leaves it out, of five one in six.
+FEWEST_LISTS = 20
 MOST_DUPLICATES = 0.01
 MOST_NORM = 10.0  # times the median
 NAMES_TARGET = "names the target"  # of a column; the finding's name begins with the column's
 LATER_PRIOR = "prior of the test's time"
 NAMES = (
+    "few to judge by",
     "one list for all",
     "hub",
     "items never recommended",
@@ -112,6 +115,9 @@ def checks(
 
 
 def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
+    if users < FEWEST_LISTS:
+        text = f"only {amount(users, f'test {side}')}: intervals of so few are too narrow to prove a difference"
+        yield Finding("few to judge by", text, float(users), float(FEWEST_LISTS))
     many = users >= FEWEST_LISTS and len(exposure) > 2 * k
     most = float(exposure.max() / max(users, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))

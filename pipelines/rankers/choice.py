@@ -161,7 +161,7 @@ def _search(data: Dataset) -> Choice:
 def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
     """Returns ranker -> why the data do not allow it."""
     reasons = {
-        RECENT: None if windows else "left out: the events have no times in a unit, so there are no windows",
+        RECENT: None if windows else "left out: no times in a unit that the split respects, so there are no windows",
         KNN: knn.too_large(fits.user_events, items),
         EASE: f"left out: {items:,} items, more than {ease.MAX_ITEMS:,}" if items > ease.MAX_ITEMS else None,
     }

@@ -48,6 +48,7 @@ def test_of_a_few_lists_the_same_items_say_nothing() -> None:
     for users in (19, 20):
         told = {each.name for each in look(checks(exposure, users, K, {}, items))}
         assert ("one list for all" in told) == (users == 20)
+        assert ("few to judge by" in told) == (users == 19)
 
 
 def test_one_item_in_most_lists() -> None:
