@@ -33,6 +33,7 @@ ATTRIBUTES = {**SUFFIXES, ".json": "json"}
 LISTS = ("lightgcn", "sequences", "pairs")  # formats of .txt files
 SEQUENCES = "sequences.txt"
 IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
+PACKINGS = (".7z", ".br", ".bz2", ".lz4", ".xz", ".zip", ".zst")  # which are not read
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 MOST_NAMES = 8  # in a message
 
@@ -59,6 +60,19 @@ def _walk(folder: Path) -> Iterator[Path]:
 def _place(path: Path) -> tuple[list[str | int], str]:
     parts = re.split(r"([0-9]+)", path.name)
     return [int(part) if n % 2 else part for n, part in enumerate(parts)], path.name
+
+
+def refuse_packings(events: Path, files: Sequence[Path]) -> None:
+    """Refuses a file that is packed in another way than by gzip: beside files that are read, its rows would be missing.
+
+    Raises:
+        DataError: `events` is such a file, or one of its `files` is one whose name says that it is a table.
+    """
+    for path in files:
+        if path.suffix.lower() in PACKINGS:
+            inner = PurePath(path.stem.lower()).suffix
+            if events.is_file() or inner in {".txt", *ATTRIBUTES}:
+                raise DataError(f"{path}: packed as {path.suffix}, and only gzip is read; unpack it, or pack it as .gz")
 
 
 def inside(folder: Path, path: Path) -> PurePath:

@@ -117,3 +117,20 @@ def test_the_order_of_numbered_files_is_that_of_their_numbers(tmp_path: Path) ->
     assert data.items["item_id"].gather(data.events("test").item).to_list() == ["i12"]
     assert data.items["item_id"].gather(data.events("valid").item).to_list() == ["i11"]
     assert data.manifest.source.files[5:9] == ("log_6.csv", "log_007.csv", "log_7.csv", "log_8.csv")
+
+
+@pytest.mark.parametrize(
+    "name", ["part-1.csv.zst", "day=2/b.CSV.BZ2", "items.jsonl.xz", "users.parquet.zip", "a.txt.7z"]
+)
+def test_a_table_packed_otherwise_than_by_gzip_is_refused_since_its_rows_would_be_missing(
+    tmp_path: Path, name: str
+) -> None:
+    source = folder_of(tmp_path, {**csvs("part-0.csv"), name: "packed", "backup.zip": "read by nobody"})
+    suffix = Path(name).suffix
+    told = f"^{source / name}: packed as {suffix}, and only gzip is read; unpack it, or pack it as .gz$"
+    with pytest.raises(DataError, match=told):
+        opened(tmp_path, source)
+    (source / name).unlink()
+    assert pairs(opened(tmp_path, source)) == [("u0", "a")]
+    with pytest.raises(DataError, match=f"^{source / 'backup.zip'}: packed as .zip"):
+        opened(tmp_path, source / "backup.zip")
