@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.console import progress
+from pipelines.console import progress, say
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
@@ -20,7 +20,7 @@ from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
 from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
-from pipelines.ingest.columns.times import TimeColumn
+from pipelines.ingest.columns.times import TimeColumn, told_of_future
 from pipelines.ingest.formats.column_names import Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects, short_name
 from pipelines.ingest.formats.source import ORDERED, Source
@@ -68,6 +68,9 @@ def read_events(
                 reader.take(batch)
                 advance(batch.height)
     events = reader.finish()
+    if events.time is not None and (late := told_of_future(events.time, events.time_unit)):
+        newest = "they count as the newest in a split by time, in histories and in a prior"
+        say(f"warning: {late}: {newest}; mend their times, or leave them out")
     if every_type:
         reader.types.refuse_absent(events.paths[0])
     return events

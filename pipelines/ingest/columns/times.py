@@ -5,13 +5,16 @@ written as numbers (20240131) are read as dates. What most times of the first ba
 there is one bad row.
 """
 
+from datetime import datetime, timedelta
 from pathlib import Path
+from time import time as clock
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.dataset.popularity import TICKS_PER_S
+from pipelines.console import amount
+from pipelines.dataset.popularity import DAY_S, TICKS_PER_S
 from pipelines.errors import DataError
 from pipelines.ingest.columns.dates import in_calendar
 from pipelines.ingest.columns.spool import Spool
@@ -25,6 +28,7 @@ LOGGED = (631_152_000, 4_102_444_800)  # in seconds, 1990 to 2100: the times tha
 # A clock with its own start has at least this share of its small numbers outside `LOGGED` of coarser units. If its
 # events are evenly spread, it has 0.15 or more, however long it runs.
 OWN_START = 0.1
+EPOCH = datetime(1970, 1, 1)
 # Dates written as numbers, of the years 1900 to 2199, by their digits. As counts since 1970, 8 digits would be seconds
 # of that year, 12 milliseconds of 1976 to 1979, 14 milliseconds after 2500.
 CALENDAR = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
@@ -160,6 +164,15 @@ class TimeColumn:
             self.unit, scale = FINER[self.unit or "s"]
         whole: Int64s = times.joined(np.int64, scale)
         return whole
+
+
+def told_of_future(times: Int64s, unit: str | None) -> str:
+    """Tells how many times are later than now by more than any zone explains, or returns an empty text."""
+    if unit not in TICKS_PER_S or not len(times):
+        return ""
+    late = int(np.count_nonzero(times > (clock() + DAY_S) * TICKS_PER_S[unit]))
+    latest = EPOCH + timedelta(seconds=int(times.max()) // TICKS_PER_S[unit])
+    return f"{amount(late, 'events')} later than now, the latest of {latest}" if late else ""
 
 
 def _are_dates(texts: pl.Series, zone: str) -> bool:

@@ -297,3 +297,15 @@ def test_data_of_another_meaning_have_another_fingerprint(tmp_path: Path) -> Non
         assert Dataset.open(tmp_path / "out").manifest.fingerprint == manifest.fingerprint
     assert found[0][0] == found[1][0] == found[2][0]
     assert len({fingerprint for _, fingerprint in found}) == 3
+
+
+@pytest.mark.parametrize("ticks", [1, 10**3, 10**6, 10**9])
+def test_events_later_than_now_are_told(tmp_path: Path, ticks: int, capsys: pytest.CaptureFixture[str]) -> None:
+    later = int(datetime(2130, 5, 6, 7, 8, 9, tzinfo=UTC).timestamp())
+    tomorrow = int((datetime.now(UTC) + timedelta(hours=14)).timestamp())  # a local time far in the east
+    times_of(tmp_path, [SECOND * ticks, tomorrow * ticks])
+    assert "warning" not in capsys.readouterr().err
+    times_of(tmp_path, [SECOND * ticks, later * ticks, SECOND * ticks + 1, (later - 1) * ticks])
+    assert "warning: 2 events later than now, the latest of 2130-05-06 07:08:09: " in capsys.readouterr().err
+    times_of(tmp_path, [0, 5, 90_000], time_unit="ms")  # a clock of its own
+    assert "warning" not in capsys.readouterr().err
