@@ -34,6 +34,9 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
     manifest = dataset.manifest
     for role, column in manifest.roles.items():
         yield "events", column, _of_role(role, manifest)
+    request = None if config is None else request_of(config)
+    for column in sorted(manifest.event_columns.keys() & manifest.user_columns.keys() - {request}):
+        yield "events", column, "left out: the users have a column of this name, which features read; rename one"
     similarity = config is not None and config.task == "similarity"
     for side in ("query", "candidate"):
         spelt = None if config is None else getattr(config.features, side) or {}
@@ -43,7 +46,7 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
                 yield file, column, "left out: task = 'similarity' trains the item tower alone"
             elif similarity and config is not None and column == config.similarity.column:
                 yield file, column, "the labels of similarity.column"
-            elif config is not None and side == "query" and column == request_of(config):
+            elif side == "query" and column == request:
                 yield file, column, "the names of requests, of loss.impression_request"
             else:
                 lists = _with_column(column, config) if side == "candidate" else []

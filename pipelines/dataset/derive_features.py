@@ -17,6 +17,7 @@ from towers.config.features import Feature
 from towers.config.recipe import parse_config
 
 DISTINCT_SHARE = 0.5  # a string column whose distinct values are a larger share of its values is free text or a key
+ODD_SHARE = 0.5  # a string column that holds fewer texts that are no numbers than this would be one of numbers
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
@@ -118,13 +119,17 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
         return _kind_of_numbers(found, values, rows)
     distinct = found(values.drop_nulls().n_unique())
     separator = separator_of(frame.head(LOOKED_AT).collect().to_series())
-    list_like = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
+    hint = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
+    words = values.filter(~values.cast(pl.Float64, strict=False).is_finite().fill_null(value=False)).drop_nulls()
+    if 0 < (odd := found(words.len())) < ODD_SHARE * rows:  # a missing price that is written NA, say
+        word = frame.select(words.first()).collect().item()
+        hint += f"; all but {amount(odd, 'rows')} hold numbers, not {word!r}"
     if distinct <= max(2, DISTINCT_SHARE * rows):
-        return "categorical", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}{list_like}"
+        return "categorical", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}{hint}"
     if found(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * rows:
         return "text", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}, most of several words"
     # Distinct values without spaces are a key, which a model would only memorise.
-    return None, f"{amount(distinct, 'different words')} in {amount(rows, 'rows')}: a key{list_like}"
+    return None, f"{amount(distinct, 'different words')} in {amount(rows, 'rows')}: a key{hint}"
 
 
 def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr, rows: int) -> tuple[str, str]:

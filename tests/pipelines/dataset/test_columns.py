@@ -412,3 +412,33 @@ def test_rows_without_a_value_count_in_no_share(tmp_path: Path) -> None:
         "key": (None, "27 different words in 27 rows: a key"),
         "look": ("vector", "vectors of 2 numbers"),
     }
+
+
+def test_a_column_of_numbers_but_for_a_few_words_says_so(tmp_path: Path) -> None:
+    prices = ["NA" if n % 7 == 3 else f"{n}.5" for n in range(60)]
+    sizes = ["XL" if n < 40 else str(n % 3) for n in range(60)]
+    rows = "".join(f"u{n % 3},i{n},{prices[n]},{sizes[n]},0{n % 3}\n" for n in range(60))
+    (tmp_path / "e.csv").write_text("user,item,price,size,shelf\n" + rows)
+    config = DataConfig(split="random", valid_share=0, test_share=0)
+    prepare.run(config, tmp_path / "e.csv", tmp_path / "set")
+    found = {name: each.reason for name, each in choices(Dataset.open(tmp_path / "set"), "query").items()}
+    assert found == {
+        # 3, 10, ... 59
+        "price": "52 different words in 60 rows: a key; all but 9 rows hold numbers, not 'NA'",
+        "size": "4 different texts in 60 rows",
+        "shelf": "3 different texts in 60 rows",
+    }
+
+
+def test_a_column_of_the_events_that_the_users_have_too_is_told(tmp_path: Path) -> None:
+    rows = "".join(f"u{n % 3},i{n},{'ab'[n % 2]},{'xy'[n % 2]}\n" for n in range(30))
+    (tmp_path / "e.csv").write_text("user,item,country,device\n" + rows)
+    (tmp_path / "u.csv").write_text("user,country\nu0,FR\nu1,DE\nu2,FR\n")
+    config = DataConfig(split="random", valid_share=0, test_share=0)
+    prepare.run(config, tmp_path / "e.csv", tmp_path / "set", users=tmp_path / "u.csv")
+    told = column_lines(Dataset.open(tmp_path / "set"))
+    assert [line for line in told if " country " in line] == [
+        "  events  country  left out: the users have a column of this name, which features read; rename one",
+        "  users   country  categorical: 2 different texts in 3 rows",
+    ]
+    assert "  events  device   categorical: 2 different texts in 30 rows" in told
