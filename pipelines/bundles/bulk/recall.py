@@ -131,7 +131,8 @@ def write_all(
         total = numbers.select(pl.len()).collect().item()
         with progress(WRITE, total=total, unit="rows") as advance, staged(out, overwrite=overwrite) as staging:
             write_parquet(names_of(numbers, names, bundle.item_ids, advance), staging)
-    say(f"{out}: {amount(len(rows), 'users')}, the best {amount(k, 'items')} of each")
+    short = f", or those that are left: {amount(total, 'rows')}" if total < k * len(rows) else ""
+    say(f"{out}: {amount(len(rows), 'users')}, the best {amount(k, 'items')} of each{short}")
     return len(rows)
 
 

@@ -61,7 +61,10 @@ def test_every_user_of_the_bundle_gets_their_items(
 ) -> None:
     assert command.run(bundle, k, tmp_path / "out.parquet") == USERS
     rows = sum(len(expected(user, k)) for user in ALL)
-    assert f"\nwrite: {rows:,} rows in " in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert f"\nwrite: {rows:,} rows in " in told
+    short = "" if k < ITEMS else f", or those that are left: {rows:,} rows"
+    assert told.endswith(f"out.parquet: {USERS} users, the best {k} {'item' if k == 1 else 'items'} of each{short}\n")
     check(tmp_path / "out.parquet", ALL, k)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.parquet"]
 
