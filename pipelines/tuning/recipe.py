@@ -41,9 +41,9 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     if refit and not open_ended and not falls and not raw["train"].get("choose_epoch"):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
         if raw["model"]["norm_exponent"] == "validation":
-            raw["model"] = raw["model"] | {"norm_exponent": round(finalist.chosen.norm_exponent, 2)}
+            raw["model"]["norm_exponent"] = round(finalist.chosen.norm_exponent, 2)
         if raw["model"].get("prior") == "validation":
-            raw["model"] = raw["model"] | {"prior": finalist.chosen.prior or "off"}
+            raw["model"]["prior"] = finalist.chosen.prior or "off"
     given = raw["train"].get("epochs", train["epochs"])
     epochs = given if falls else min(given, train["epochs"])
     own = {"metric": search.asked.metric, "seed": search.asked.seed}
@@ -64,32 +64,21 @@ def text(raw: Raw, comments: list[str]) -> str:
 
 def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
     """Describes how the recipe was found and how long it trains, one paragraph each."""
-    search = finals.search
+    search, trial, final = finals.search, finalist.tried, finalist.runs[0]
     tried = search.tried()
+    pruned = sum(each.run.end == "pruned" for each in tried)
+    seeds = f", mean of {len(finalist.runs)} seeds" if len(finalist.runs) > 1 else ""
+    longer = f"; its final ran for {amount(len(final.epochs), 'epochs')}" if final != trial.run else ""
     epochs, chosen = raw["train"]["epochs"], raw["train"].get("choose_epoch", True)
     epoch_s = finalist.epoch_s(finals.growth, validated=chosen)
-    trained = "at most" if chosen else "for"
-    seeds = f", mean of {len(finalist.runs)} seeds" if len(finalist.runs) > 1 else ""
-    pruned = sum(each.run.end == "pruned" for each in tried)
     return [
         f"{FOUND_BY} for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
         f"alone, {validation(search.data.manifest)}: {search.asked.metric} {finalist.value:.4f} after "
         f"{amount(finalist.best_epoch, 'epochs')}{seeds}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
-        f"trial {finalist.tried.number} of family {finalist.tried.family!r}, which ran for "
-        f"{amount(len(finalist.tried.run.epochs), 'epochs')}{_of_final(finalist)}.",
-        f"It trains {trained} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, with those of validation, teachers "
-        f"and a second training where there are any: about {epochs * epoch_s / 60:.1f} minutes on the machine of the "
-        "search.",
+        f"trial {trial.number} of family {trial.family!r}, which ran for "
+        f"{amount(len(trial.run.epochs), 'epochs')}{longer}.",
+        f"It trains {'at most' if chosen else 'for'} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, with those "
+        "of validation, teachers and a second training where there are any: about "
+        f"{epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
     ]
-
-
-def _of_final(finalist: Finalist) -> str:
-    """Says how long the final of the finalist ran, and how it differs from the trial; nothing if that was the trial."""
-    run = finalist.runs[0]
-    if run == finalist.tried.run:
-        return ""
-    falling = ["with a rate that falls to zero"] if finalist.falling else []
-    taught = [f"with {amount(len(finalist.teachers), 'teachers')}"] if finalist.teachers else []
-    how = f", {' and '.join([*falling, *taught])}," if falling or taught else ""
-    return f"; its final{how} ran for {amount(len(run.epochs), 'epochs')}"

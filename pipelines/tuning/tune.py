@@ -41,11 +41,11 @@ Row = dict[str, Any]
 # Of a trial's stored data: an unfinished search of another version starts over.
 VERSION = 6
 DEFAULT_MINUTES = 60.0
-DEFAULT_METRIC = "recall@20"
 DIMENSION = 64
 WRITTEN = "written"  # the digests of the recipes that an interrupted search has written, a line each
 COLUMNS = "trial,family,origin,"  # the first of RECIPE.trials.csv
-SHOWN = 10  # trials in the table at the end
+SHOWN = 10  # trials in the table at the end, a line each
+LINE = "{trial:>5}  {family:9}  {origin:16}  {metric:>7}  {epochs:>6}  {seconds:>7}  {end}"
 NEVER_TARGETS = "leave_last_out"  # in this protocol validation events are input at the test, never targets
 
 
@@ -97,10 +97,9 @@ def run(
     if budget_minutes is None and trials is None:
         budget_minutes = DEFAULT_MINUTES
     data, fixed = Dataset.open(dataset), FixedSettings(config)
-    given = fixed.config.train.metric if "metric" in fixed.raw.get("train", {}) else DEFAULT_METRIC
     budget_s = None if budget_minutes is None else 60.0 * budget_minutes
     seed = fixed.config.train.seed if seed is None else seed
-    asked = SearchGoal(metric or given, seed, trials, budget_s, 60.0 * train_minutes)
+    asked = SearchGoal(metric or fixed.config.train.metric, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
     traits, space = _space(data, fixed, asked.metric, dimensions, without_starts)
     refuse_changes(data)
@@ -143,13 +142,9 @@ def run(
 
 def describe(rows: list[Row]) -> str:
     """Formats the best trials as a table."""
-    lines = [f"{'trial':>5}  {'family':9}  {'origin':16}  {'metric':>7}  {'epochs':>6}  {'seconds':>7}  end"]
-    for row in rows[:SHOWN]:
-        lines.append(
-            f"{row['trial']:>5}  {row['family']:9}  {row['origin']:16}  {row['metric']:7.4f}  {row['epochs']:>6}  "
-            f"{row['seconds']:>7}  {row['end']}"
-        )
-    return "\n".join(lines)
+    names = {name: name for name in rows[0]}
+    best = [row | {"metric": f"{row['metric']:.4f}"} for row in rows[:SHOWN]]
+    return "\n".join(LINE.format_map(each) for each in (names, *best))
 
 
 def _write(finals: Finals, out: Path, name: str) -> list[Row]:
@@ -190,8 +185,8 @@ def _rows(search: Search) -> list[Row]:
 
 def _nothing(search: Search) -> ConfigError | DataError:
     runs = [each.run for each in search.tried()]
-    reasons = sorted({f"{run.end} ({run.reason})" for run in runs})
-    told = f"no trial finished{': ' if reasons else ''}{'; '.join(reasons)}"
+    reasons = sorted({f"{run.end} ({run.reason})" for run in runs}) or ["there was no time for one"]
+    told = f"no trial finished: {'; '.join(reasons)}"
     if runs and all(run.end == "refused" for run in runs):
         return ConfigError(told)  # no budget lets it train
     return DataError(f"{told}{'; give a larger --budget-minutes' if search.clock.timed else ''}")

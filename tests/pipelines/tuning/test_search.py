@@ -171,7 +171,7 @@ def test_the_comments_tell_the_epochs_of_the_trial_from_those_of_its_final(done:
     assert row["epochs"] == int(epochs), "as in the table"
     [(config, _)] = done.formula.taught
     assert config.train.epochs != row["epochs"]
-    assert final == f", with 2 teachers, ran for {config.train.epochs} epochs"
+    assert final == f" ran for {config.train.epochs} epochs"
 
 
 @pytest.mark.parametrize("schedule", [pytest.param("constant", marks=pytest.mark.long), "linear"])
