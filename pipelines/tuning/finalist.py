@@ -102,11 +102,6 @@ class Finalist:
         """Returns its value with the first seeds alone."""
         return replace(self, runs=self.runs[:seeds]).value
 
-    def ahead(self, other: "Finalist") -> bool:
-        """Whether it is better on average over the seeds that both have."""
-        both = min(len(self.runs), len(other.runs))
-        return self.at(both) > other.at(both)
-
     def epoch_s(self, growth: float, *, validated: bool) -> float:
         """Seconds that an epoch of a recipe takes, with one of each teacher.
 
@@ -133,6 +128,6 @@ def best_of(finalists: Sequence[Finalist]) -> Finalist | None:
     best = None
     # Those with more seeds come first: they were the best so far, and their mean owes less to luck.
     for each in sorted(finalists, key=lambda each: (-len(each.runs), -each.value)):
-        if best is None or each.ahead(best):
+        if best is None or each.value > best.at(len(each.runs)):
             best = each
     return best

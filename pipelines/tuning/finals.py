@@ -23,7 +23,8 @@ from serving.files.staging import remove
 from towers.config.recipe import parse_config
 from towers.training.checkpoints import BEST, WEIGHTS, best_model
 
-LONGER = ((2.5, None), (5.0, 1))  # (shares, how many of the most promising that had not converged; None for all)
+# Up to how many shares, and how many of the most promising: the best and that of each family, then one of them again.
+LONGER = ((2.5, 5), (5.0, 1))
 SURVIVORS = (2, 2, 1, 1)  # finalists of each round of seeds
 LUCK = 1.5  # a converged trial may cost this many times as much with another seed
 # With a rate that falls to zero: how many of the best, for how many times their best epochs, and the fewest epochs for
@@ -32,17 +33,11 @@ FALLING, STRETCH, LEAST_FALLING = 2, 1.5, 4
 # Teachers are the models of the further seeds: how few make sense, and what the training that they teach costs beside
 # one without them.
 LEAST_TEACHERS, TAUGHT_COST = 2, 1.5
-# The best and each family's for longer, one still longer; at the end one with teachers.
-MOST_TRAININGS = 6 + FALLING + sum(SURVIVORS) + 1
+MOST_TRAININGS = sum(count for _, count in LONGER) + FALLING + sum(SURVIVORS) + 1  # at the end one with teachers
 
 
 class Finals:
-    """The finals of a search.
-
-    Args:
-        search: a finished search.
-        growth: examples of the final training per example of a trial.
-    """
+    """The finals of a search that has ended; `growth` is of the final training: its examples per example of a trial."""
 
     def __init__(self, search: Search, growth: float) -> None:
         self.search, self.growth = search, growth
@@ -77,8 +72,7 @@ class Finals:
             level = [each for each in self._alone() if len(each.runs) >= seed]
             for each in sorted(level, key=lambda each: -each.at(seed))[:survivors]:
                 if len(each.runs) == seed:
-                    pupil = self._pupil()
-                    self._again(each, seed, spare=0.0 if pupil is None else self._cost(pupil))
+                    self._again(each, seed)
         pupil = self._pupil()
         if pupil is not None:
             self._again(pupil, seed=0)
@@ -91,28 +85,28 @@ class Finals:
         """Returns a trial's recipe sections, with a falling rate or teachers or as it was."""
         raw = self.search.sections(tried.family, tried.point)
         if falling:
-            raw["optimizer"] = raw["optimizer"] | {"schedule": "cosine"}
+            raw["optimizer"]["schedule"] = "cosine"
         if teachers:
             raw["distillation"] = raw.get("distillation", {}) | {"models": teachers}
         return raw
 
     def _all(self) -> list[Finalist]:
         """The candidates, the best trials and their variants, with their stored runs."""
-        # By trial, by falling rate and number of teachers, by seed.
-        kept: dict[int, dict[tuple[int, int], dict[int, Run]]] = defaultdict(lambda: defaultdict(dict))
-        for each in ended(self.study):
-            plan, run = plan_of(each), run_of(each)
+        best = [*self.search.candidates(), *self.search.ranked()[: SURVIVORS[0] + 2]]
+        entered = {each.number: each for each in best}
+        # By seed, for each trial, falling rate and number of teachers.
+        kept = defaultdict(dict, {(number, 0, 0): {0: each.run} for number, each in entered.items()})
+        for trial in ended(self.study):
+            plan, run = plan_of(trial), run_of(trial)
             if run.end in ("converged", "share") or (plan.longer and run.epochs):
-                kept[plan.of][plan.falling, len(plan.teachers)][plan.seed] = run
-        search, found = self.search, []
-        for tried in {
-            each.number: each for each in [*search.candidates(), *search.ranked()[: SURVIVORS[0] + 2]]
-        }.values():
-            variants = kept[tried.number]
-            variants[0, 0] = {0: tried.run} | variants[0, 0]
-            for (falling, teachers), runs in sorted(variants.items()):
-                taught_by = tuple(variants[falling, 0][seed] for seed in range(1, teachers + 1))
-                found.append(Finalist(tried, falling, tuple(runs[seed] for seed in sorted(runs)), taught_by))
+                kept[plan.of, plan.falling, len(plan.teachers)][plan.seed] = run
+        found = []
+        for number, tried in entered.items():
+            for (of, falling, teachers), by_seed in sorted(kept.items()):
+                if of == number:
+                    runs = tuple(by_seed[seed] for seed in sorted(by_seed))
+                    taught_by = tuple(kept[of, falling, 0][seed] for seed in range(1, teachers + 1))
+                    found.append(Finalist(tried, falling, runs, taught_by))
         return found
 
     def _plans(self) -> list[Plan]:
@@ -126,7 +120,7 @@ class Finals:
         """As many as the recipe may train."""
         return self.epochs_that_fit(finalist, validated=self.growth == 1.0)
 
-    def _train_longer(self, shares: float, count: int | None) -> None:
+    def _train_longer(self, shares: float, count: int) -> None:
         """Resumes the most promising candidates where they were stopped, up to `count` and to these shares."""
         candidates = {each.number for each in self.search.candidates()}
         before = {plan.of for plan in self._plans() if plan.longer == shares}
@@ -134,7 +128,7 @@ class Finals:
         short = sorted(
             (each for each in entered if each.runs[0].end == "share"), key=lambda each: -each.runs[0].promise
         )
-        for each in short[: None if count is None else max(0, count - len(before))]:
+        for each in short[: count - len(before)]:
             run, tried = each.runs[0], each.tried
             fits = self._most_epochs(each) * run.cost / len(run.epochs)
             most = min(shares * max(self.search.share, tried.run.cost), fits)
@@ -168,14 +162,8 @@ class Finals:
         fits = loss.samples and not loss.own_scale and count >= LEAST_TEACHERS
         return replace(best, teachers=best.runs[1 : count + 1]) if fits else None
 
-    def _again(self, finalist: Finalist, seed: int, *, spare: float = 0.0) -> None:
-        """Trains a finalist from scratch, with another seed, a falling rate or teachers, unless that was tried before.
-
-        Args:
-            finalist: what to train.
-            seed: adds to the search's.
-            spare: the cost for which there must be time left after it.
-        """
+    def _again(self, finalist: Finalist, seed: int) -> None:
+        """Trains a finalist from scratch, with another seed, a falling rate or teachers, unless it was before."""
         stem = f"{finalist.tried.directory}-{finalist.falling}"
         directory = f"{stem}-taught" if finalist.teachers else f"{stem}-{seed}"
         if directory in {plan.directory for plan in self._plans()}:
@@ -193,7 +181,8 @@ class Finals:
             epochs=epochs,
             teachers=tuple(f"{stem}-{number}" for number in range(1, len(finalist.teachers) + 1)),
         )
-        self._train(plan, cost + spare, Run())
+        pupil = self._pupil() if seed else None  # a further seed must leave time for it
+        self._train(plan, cost + (self._cost(pupil) if pupil else 0.0), Run())
 
     def _cost(self, finalist: Finalist) -> float:
         """What a training of it from scratch costs."""
@@ -203,7 +192,7 @@ class Finals:
 
     def _train(self, plan: Plan, cost: float, before: Run) -> None:
         """Runs one training as a trial of the study, if there is time for this cost."""
-        if not self.search.clock.timed or cost <= self.search.clock.left():
+        if cost <= self.search.clock.left():
             self.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: before.model_dump()})
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
 
@@ -211,9 +200,9 @@ class Finals:
         plan, search, leader = plan_of(trial), self.search, self.best()
         raw = self.sections(search.tried()[plan.of], falling=plan.falling > 0, teachers=len(plan.teachers))
         if plan.epochs:
-            raw["train"] = raw["train"] | {"epochs": plan.epochs}
+            raw["train"]["epochs"] = plan.epochs
         if plan.falling:
-            raw["train"] = raw["train"] | {"patience": plan.falling}
+            raw["train"]["patience"] = plan.falling
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())
