@@ -28,12 +28,8 @@ class Clock:
         return self._before + time.monotonic() - self._begun
 
     def left(self) -> float:
-        """Seconds left of the budget."""
+        """Seconds left of the budget; infinity without one."""
         return self.budget_s - self.used()
-
-    def minutes_left(self) -> str:
-        """Returns the time left, for the user."""
-        return f"{max(0.0, self.left()) / 60:.1f} min"
 
     def save(self, *, now: bool = False) -> None:
         """Stores the seconds used, every few seconds or `now`."""

@@ -10,6 +10,7 @@ from itertools import chain, zip_longest
 from pathlib import Path
 
 from optuna import Study, TrialPruned
+from optuna.samplers import TPESampler
 from optuna.trial import FrozenTrial, Trial
 
 from pipelines.console import Advance, amount, say
@@ -18,7 +19,7 @@ from pipelines.training.check import check_recipe
 from pipelines.tuning.clock import Clock
 from pipelines.tuning.space import Family, FixedSettings, Values, canonical
 from pipelines.tuning.starts import Point
-from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, open_study, run_of, sampler, tried, waits
+from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, open_study, run_of, tried, waits
 from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
 from serving.files.staging import remove
@@ -26,7 +27,7 @@ from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
 SHARES, SHARE_EPOCHS = 28, 10.0  # a trial's share of the budget, and in epochs without a clock
-LEAST_EPOCHS, LARGEST_SHARE = 2, 12  # a trial of slow epochs may train 2 in a twelfth of the budget, 1 in a sixth
+LARGEST_SHARE = 12  # a trial of slow epochs may train 2 in a twelfth of the budget, 1 in a sixth
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
 FINALS = SHARES // 2  # what the finals cost: as many runs of the best trial, at most half of the budget
@@ -61,16 +62,9 @@ class SearchGoal:
 
 
 class Search:
-    """A search in a working directory.
+    """A search in a directory, `work`: it holds `study.db`, and `trials/` with the checkpoints of the best.
 
-    Args:
-        data: the data set.
-        fixed: settings that are not searched.
-        families: what is searched.
-        traits: of the data set.
-        asked: what to search for.
-        work: holds `study.db`, and `trials/` with the checkpoints of the best.
-        begun: of the command, as of `time.monotonic`.
+    `begun` is when the command began, as of `time.monotonic`.
     """
 
     def __init__(
@@ -92,7 +86,7 @@ class Search:
         self.share = min(self.clock.budget_s / SHARES, longest) if self.clock.timed else SHARE_EPOCHS
         self._largest = min(self.clock.budget_s / LARGEST_SHARE, longest / 2)
         # As many as keep a validation no longer than the epochs in between.
-        self.validation_users = min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // max(1, self.traits.items)))
+        self.validation_users = min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // traits.items))
 
     def tried(self) -> list[Tried]:
         """Returns all trials that have ended."""
@@ -103,10 +97,10 @@ class Search:
         return sorted((each for each in self.tried() if each.run.complete), key=lambda each: -each.run.value)
 
     def candidates(self) -> list[Tried]:
-        """Returns what enters the finals: the best trial, and of each family the one that promises most."""
+        """Returns what enters the finals: the best trial and, perhaps again, of each family the most promising one."""
         ranked = self.ranked()
         promising = first_of_families(sorted(ranked, key=lambda each: -each.run.promise))
-        return list({each.number: each for each in [*ranked[:1], *promising.values()]}.values())
+        return [*ranked[:1], *promising.values()]
 
     def settings(self, family: str) -> Mapping[str, Values]:
         """Returns what is searched of a family; nothing of "", that of a trial that died before it had one."""
@@ -120,15 +114,14 @@ class Search:
         """Runs trials until the search has used its part of the budget; calls `advance` for each."""
 
         def after(study: Study, trial: FrozenTrial) -> None:
-            advance(1, note=f"{self.clock.minutes_left()} of the budget left" if self.clock.timed else "")
+            advance(1)
             if run_of(trial).reason != REPEAT:
                 self._tell()
             if not self._enqueue():
                 study.stop()
 
         if self._enqueue():
-            timeout = self.clock.left() if self.clock.timed else None
-            self.study.optimize(self._objective, timeout=timeout, callbacks=[after])
+            self.study.optimize(self._objective, timeout=self.clock.left(), callbacks=[after])
 
     def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0, teachers: Sequence[Path] = ()) -> Run:
         """Trains a trial of a study, from the epochs that it has, and keeps its run.
@@ -172,7 +165,7 @@ class Search:
             trial.set_user_attr(RUN, run.model_dump())
         else:
             alike = len(best[family.name].run.epochs) if family.name in best else 0
-            run = self.train(trial, raw, Share(self.share, self.clock, behind, LEAST_EPOCHS, self._largest, alike))
+            run = self.train(trial, raw, Share(self.share, self.clock, behind, self._largest, alike))
         if not run.complete:
             raise TrialPruned
         rungs.report(run, max(self.share, run.cost))
@@ -182,7 +175,9 @@ class Search:
         """Enqueues the next trial, unless one waits; returns whether there is one."""
         if self._finished():
             return False
-        self.study.sampler = sampler(self.asked.seed * SPREAD + len(self.tried()))
+        # A new one for each trial, so that an interrupted search samples what it would have.
+        seed = self.asked.seed * SPREAD + len(self.tried())
+        self.study.sampler = TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=True)
         if waits(self.study):
             return True
         known = self._known()
@@ -200,7 +195,7 @@ class Search:
         if len(done) >= MOST_REPEATS and all(each.run.reason == REPEAT for each in done[-MOST_REPEATS:]):
             return True
         finals = FINALS * min(self.share, ranked[0].run.cost) if ranked else 0.0
-        return self.clock.timed and self.clock.left() <= finals
+        return self.clock.left() <= finals
 
     def _wishes(self) -> Iterator[Wish]:
         """Yields what to try next, the best first; some of it was tried before."""
@@ -232,14 +227,14 @@ class Search:
         for path in (self.work / "trials").iterdir():
             if path.name not in kept:
                 remove(path)
-        *before, last = self.tried()
-        run, best = last.run, max((each.run.value for each in before if each.run.complete), default=None)
-        epochs = amount(len(run.epochs), "epochs")
-        shown = f"{self.asked.metric} {run.value:.4f} after {epochs}" if run.epochs else "no epoch"
-        above = "" if best is None else f", best before {best:.4f}"
+        last, best = self.tried()[-1], max((each.run.value for each in self.ranked()), default=0.0)
+        run, epochs = last.run, amount(len(last.run.epochs), "epochs")
         why = f"{run.end}: {run.reason}" if run.reason else run.end
-        left = f"; {self.clock.minutes_left()} left" if self.clock.timed else ""
-        say(f"trial {last.number} ({last.family}, {last.origin}): {shown}{above} ({why}){left}")
+        left = f"; {max(0.0, self.clock.left()) / 60:.1f} min left" if self.clock.timed else ""
+        say(
+            f"trial {last.number} ({last.family}, {last.origin}): {self.asked.metric} {run.value:.4f} after {epochs} "
+            f"({why}), best so far {best:.4f}{left}"
+        )
 
 
 def first_of_families(trials: Sequence[Tried]) -> dict[str, Tried]:

@@ -45,9 +45,7 @@ class Family:
     def steps(self, best: Point, last: tuple[str, int]) -> Iterator[tuple[str, int, Point]]:
         """Yields the points one step from the best: a setting, by how many values it moves, and the point.
 
-        Args:
-            best: the best point so far.
-            last: the step that led to it, if any: the same one comes first, then wide ones, then small ones.
+        First `last`, the step that led to the best, if one did; then wide ones, then small ones.
         """
         wide = [(name, max(1, len(values) // WIDE)) for name, values in self.settings.items()]
         small = [(name, 1) for name in self.settings]
@@ -58,13 +56,7 @@ class Family:
 
 
 def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) -> list[Family]:
-    """Returns the families that fit the data, the cheapest first.
-
-    Args:
-        traits: of the data set.
-        dimensions: of the vectors to try.
-        without: data sets whose starts are left out.
-    """
+    """Returns the families that fit the data, the cheapest first; see `starts` for `without`."""
     names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
     return [
         Family(name, _settings(name, traits) | {"dimension": dimensions}, starts(name, traits, dimensions[0], without))
@@ -211,12 +203,10 @@ class FixedSettings:
         for name, section in self.raw.items():
             whole = name in ONE_CHOICE or not isinstance(section, Mapping)
             raw[name] = section if whole else raw.get(name, {}) | section
-        loss = self.config.loss
-        if "loss" in self.raw:
-            if not loss.samples:
-                raw.pop("sampler", None)
-            if loss.own_scale:
-                raw["model"].pop("temperature")
+        if not self.config.loss.samples:
+            raw.pop("sampler", None)
+        if self.config.loss.own_scale:
+            raw["model"].pop("temperature")
         return raw
 
     def _free(self, family: Family, traits: Traits) -> dict[str, Values]:

@@ -21,13 +21,9 @@ GOWALLA, ML_1M, ML_100K, BEAUTY = ORIGINS = ("gowalla", "ml-1m", "ml-100k", "bea
 
 
 def starts(family: str, traits: Traits, dimension: Value, without: Collection[str] = ()) -> tuple[Point, ...]:
-    """Returns the points to begin with, all with the same settings; they name settings that are not searched, too.
+    """Returns the points that a family begins with, less those made from data sets in `without`, of `ORIGINS`.
 
-    Args:
-        family: its name.
-        traits: of the data set.
-        dimension: of the vectors.
-        without: data sets, of `ORIGINS`, whose points are left out.
+    All name the same settings, also such as are not searched.
     """
     plain: dict[str, Value] = {"loss": "sampled_softmax", "correction": 1.0, "temperature": 0.1, "learning_rate": 0.002}
     plain |= {"batch_size": 2048, "weight_decay": 0.0, "dropout": 0.0, "negatives": 0, "balance": 0.0}

@@ -15,7 +15,6 @@ from pipelines.tuning.starts import Point
 from pipelines.tuning.training import Run
 
 PLAN, RUN, ATTEMPT, PLACES = "plan", "run", "attempt", "places"
-ENDED = (TrialState.COMPLETE, TrialState.PRUNED)
 ATTEMPTS = 3  # at a trial during which the process ended: the trial may be the cause
 RUNGS, PRUNE_FROM, PRUNE_AFTER = 8, 3, 3  # trials are compared at 8 points of a share, from the third, after 3 trials
 
@@ -46,6 +45,7 @@ class Tried:
 def open_study(file: Path, name: str) -> optuna.Study:
     """Opens a study, or creates it; a trial during which the process ended waits to be tried again."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the sampler's options
     pruner = optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM)
     study = optuna.create_study(
         storage=_url(file), study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
@@ -64,13 +64,6 @@ def _url(file: Path) -> str:
     return "sqlite:///" + str(file).replace("%", "%25").replace("?", "%3F")
 
 
-def sampler(seed: int) -> optuna.samplers.TPESampler:
-    """Returns the sampler of one trial: a new one each, so that an interrupted search samples what it would have."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=True)
-
-
 def waits(study: optuna.Study) -> bool:
     """Whether a trial is enqueued."""
     return bool(study.get_trials(deepcopy=False, states=(TrialState.WAITING,)))
@@ -83,8 +76,9 @@ def run_of(trial: FrozenTrial | Trial) -> Run:
 
 def ended(study: optuna.Study) -> list[FrozenTrial]:
     """Returns the trials that have ended, also those that were given up because the process died during them."""
-    trials = study.get_trials(deepcopy=False, states=(*ENDED, TrialState.FAIL))
-    return [each for each in trials if each.state in ENDED or each.user_attrs.get(ATTEMPT) == ATTEMPTS]
+    states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
+    trials = study.get_trials(deepcopy=False, states=states)
+    return [each for each in trials if each.state != TrialState.FAIL or each.user_attrs.get(ATTEMPT) == ATTEMPTS]
 
 
 def tried(study: optuna.Study) -> list[Tried]:

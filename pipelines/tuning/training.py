@@ -30,6 +30,7 @@ End = Literal[
 ]
 
 TRIAL = Stage("trial", ("train",), validated=True)
+LEAST_EPOCHS = 2  # so many slow epochs may raise what a training costs
 MEASURED_STEPS, MEASURED_S = 20, 1.0  # steps and seconds after which the time of the first epoch is foretold
 OVERRUN = 1.05  # an epoch is still trained if it ends within this multiple of the share
 
@@ -86,14 +87,14 @@ class Run(BaseModel, frozen=True):
     @property
     def promise(self) -> float:
         """What twice the epochs may reach: the value, and once more what the second half of the epochs added."""
-        half = self.model_copy(update={"epochs": self.epochs[: len(self.epochs) // 2]})
+        half = Run(epochs=self.epochs[: len(self.epochs) // 2])
         return self.value if self.end == "converged" else 2 * self.value - half.value
 
     def at(self, cost: float) -> float:
         """Returns its value at this cost; 0 before the first epoch's end."""
         totals = accumulate(each.cost for each in self.epochs)
         reached = sum(total <= cost for total in totals)
-        return self.model_copy(update={"epochs": self.epochs[:reached]}).value
+        return Run(epochs=self.epochs[:reached]).value
 
 
 @dataclass(frozen=True)
@@ -104,21 +105,19 @@ class Share:
         most: the cost of all epochs.
         clock: of the whole command; its end stops a training within a step.
         behind: called after each epoch with the run so far and the most that it may cost: whether to stop.
-        least_epochs, largest: slow epochs raise `most` until this many fit, but not above this cost, or one, up to
-            twice it.
+        largest: slow epochs raise `most` until two fit, but not above this cost, or one, up to twice it.
         alike: epochs of the best trial of its family; up to them it may train one more than fits.
     """
 
     most: float
     clock: Clock
     behind: Callable[[Run, float], bool]
-    least_epochs: int = 0
     largest: float = 0.0
     alike: int = 0
 
     def of(self, epoch: float) -> float:
         """Returns the most that a training may cost whose epochs cost `epoch`."""
-        wanted = max(self.least_epochs * epoch, min(self.alike * epoch, self.most + epoch))
+        wanted = max(LEAST_EPOCHS * epoch, min(self.alike * epoch, self.most + epoch))
         return max(self.most, min(wanted, self.largest), min(epoch, 2 * self.largest))
 
 
@@ -234,7 +233,7 @@ class _Watch:
         behind = share.behind(run, most)
         if run.cost + epoch > most * OVERRUN:
             raise _Ended("share")
-        if share.clock.timed and epoch > share.clock.left():
+        if epoch > share.clock.left():
             raise _Ended("budget", "the budget is used up")
         if behind:
             raise _Ended("pruned", "others were better by then")

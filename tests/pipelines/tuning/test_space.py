@@ -367,13 +367,13 @@ def test_an_epoch_has_the_metric_that_is_served_and_the_criterion_that_chose(tmp
 
 
 def test_slow_epochs_get_a_larger_share(tmp_path: Path) -> None:
-    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, least_epochs=3, largest=30.0)
-    # Three of 2 s fit as it is, three of 8 s are 24 s, of 20 s the limit holds; one epoch may cost twice that.
-    assert [share.of(epoch) for epoch in (2.0, 8.0, 20.0, 50.0, 70.0)] == [10.0, 24.0, 30.0, 50.0, 60.0]
+    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, largest=30.0)
+    # Two of 2 s fit as it is, two of 12 s are 24 s, of 20 s the limit holds; one epoch may cost twice that.
+    assert [share.of(epoch) for epoch in (2.0, 12.0, 20.0, 50.0, 70.0)] == [10.0, 24.0, 30.0, 50.0, 60.0]
 
 
 def test_up_to_the_epochs_of_its_familys_best_a_trial_may_train_one_more_than_fits(tmp_path: Path) -> None:
-    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, least_epochs=1, largest=18.0, alike=3)
+    share = Share(10.0, clock(tmp_path, None), lambda run, most: False, largest=18.0, alike=3)
     # Three of 2 or 4 s, of 6 s one more than fits, of 9 s the limit holds, and beyond it one epoch.
     assert [share.of(epoch) for epoch in (2.0, 4.0, 6.0, 9.0, 20.0)] == [10.0, 12.0, 16.0, 18.0, 20.0]
 
