@@ -119,7 +119,7 @@ def main(name: str, data: Path, work: Path, seeds: int, variant: Variant) -> int
     recipe = (ROOT / RECIPE).read_text(encoding="utf-8")
     runs = [
         store.run(
-            {"set": name, "recipe": recipe, "seed": seed} | variant.settings,
+            {"set": name, "recipe": recipe, "changes": variant.changes(chosen), "seed": seed},
             lambda: trained(chosen, data, work, seed, variant),  # noqa: B023
         )
         for seed in range(seeds)
@@ -155,9 +155,9 @@ def judged(name: str, figures: dict[str, Any], runs: list[dict[str, Any]]) -> di
 
 def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) -> dict[str, Any]:
     """The figures of one seed; its data set and run are kept in `work`, so that a training of this recipe resumes."""
-    recipe = hashlib.sha256((ROOT / RECIPE).read_bytes()).hexdigest()[:8]
-    teachers = f"_{variant.teachers}" * bool(variant.teachers)
-    part = work / f"{chosen.result}{variant.suffix}{teachers}_{recipe}_seed_{seed}"
+    settings = [(ROOT / RECIPE).read_text(encoding="utf-8"), *variant.changes(chosen)]
+    digest = hashlib.sha256("\n".join(settings).encode()).hexdigest()[:8]
+    part = work / f"{chosen.result}{variant.suffix}_{digest}_seed_{seed}"
     part.mkdir(exist_ok=True)
     dataset, run, bundle, report = (str(part / name) for name in ("dataset", "run", "bundle", "report"))
     stages = Stages(part, data)

@@ -24,8 +24,9 @@ LEAST_RANK = 0.1  # effective rank, as a share of the dimension
 LEAST_COVERAGE = 0.05  # items in the lists of all users, as a share of what these lists could hold
 MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
 MOST_SHOWN = 0.5  # share of the users who are shown one item
-# Of fewer lists, places and shares say little: one list is always the same k items. And percentiles of resamples are
-# too close: where ten users' differences have a true mean of 0, one interval in ten leaves it out, of five one in six.
+# Of fewer lists, places and shares say little: one list is always the same k items. And percentiles of resamples can be
+# too close: of ten users' normal differences with a true mean of 0, one interval in ten leaves it out, of five one in
+# six.
 FEWEST_LISTS = 20
 MOST_DUPLICATES = 0.01
 MOST_NORM = 10.0  # times the median
@@ -116,7 +117,7 @@ def checks(
 
 def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
     if users < FEWEST_LISTS:
-        text = f"only {amount(users, f'test {side}')}: intervals of so few are too narrow to prove a difference"
+        text = f"only {amount(users, side)} to judge by: intervals of so few can be too narrow, and prove no difference"
         yield Finding("few to judge by", text, float(users), float(FEWEST_LISTS))
     many = users >= FEWEST_LISTS and len(exposure) > 2 * k
     most = float(exposure.max() / max(users, 1))

@@ -227,14 +227,13 @@ class Search:
         for path in (self.work / "trials").iterdir():
             if path.name not in kept:
                 remove(path)
-        last, best = self.tried()[-1], max((each.run.value for each in self.ranked()), default=0.0)
+        last, done = self.tried()[-1], [each.run.value for each in self.ranked()]
         run, epochs = last.run, amount(len(last.run.epochs), "epochs")
+        shown = f"{self.asked.metric} {run.value:.4f} after {epochs}" if run.epochs else "no epoch"
+        best = f", best so far {max(done):.4f}" if done else ""
         why = f"{run.end}: {run.reason}" if run.reason else run.end
         left = f"; {max(0.0, self.clock.left()) / 60:.1f} min left" if self.clock.timed else ""
-        say(
-            f"trial {last.number} ({last.family}, {last.origin}): {self.asked.metric} {run.value:.4f} after {epochs} "
-            f"({why}), best so far {best:.4f}{left}"
-        )
+        say(f"trial {last.number} ({last.family}, {last.origin}): {shown} ({why}){best}{left}")
 
 
 def first_of_families(trials: Sequence[Tried]) -> dict[str, Tried]:

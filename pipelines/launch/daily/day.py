@@ -132,9 +132,9 @@ class Day:
             remove(bundle)
             for each in self.loop.settings.root.glob(f"{bundle.name}.blessing.*"):
                 remove(each)
-        # What a killed export left under the host name of a pod, which no later one has.
-        for each in self.loop.settings.root.glob(f".{self.candidate.name}.*"):
-            remove(each)
+            # What a killed command left under the host name of a pod, which no later one has.
+            for each in self.loop.settings.root.glob(f".{bundle.name}.*"):
+                remove(each)
         remove(self.folder)
 
     def _prepare(self) -> object:

@@ -333,15 +333,16 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     names = [f"2026-11-0{day}-{'fedcba'[day]}" for day in range(1, 6)]
     for day, name in enumerate(names, start=1):
         plan(tmp_path, name, f"2026-11-0{day}T03:30")
-        # A killed export of another host, as of a pod that is gone.
+        # A killed export, and a killed index, of another host, as of a pod that is gone.
         (tmp_path / "bundles" / f"..{name}.candidate.00000000.1.partial").mkdir()
+        (tmp_path / "bundles" / f".{name}.00000000.1.partial").mkdir()
     active = Active(active=names[4], previous=(names[1], names[0]))
     (tmp_path / "bundles" / "active.json").write_text(active.model_dump_json())
     today = next(day for day in all_days(loop) if day.name == names[4])
     # Two are kept; the second is what a rollback goes to.
     assert daily._retain(loop, today) == [names[0], names[2]]
     left = {path.name for path in (tmp_path / "bundles").iterdir()} - {"active.json"}
-    stays = ("{}", "{}.blessing.json", "..{}.candidate.00000000.1.partial")
+    stays = ("{}", "{}.blessing.json", "..{}.candidate.00000000.1.partial", ".{}.00000000.1.partial")
     assert left == {each.format(name) for name in (names[1], *names[3:]) for each in stays}
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
 
