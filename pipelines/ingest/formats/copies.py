@@ -18,6 +18,7 @@ from serving.client.address import without_password
 from serving.files.disk_full import no_room
 
 BLOCK_BYTES = 1 << 20
+PACKINGS = (".7z", ".br", ".bz2", ".deflate", ".lz4", ".lzma", ".lzo", ".snappy", ".xz", ".z", ".zip", ".zst", ".zstd")
 GZIP = b"\x1f\x8b"  # how every gzip file begins, and no text in UTF-8 nor Parquet
 
 
@@ -47,8 +48,14 @@ def copied(original: str, local: Path) -> Copy:
 
 
 def bare_name(path: Path) -> PurePath:
-    """The name of a file in lower case, without the ending `.gz`."""
-    return PurePath(path.name.lower().removesuffix(".gz"))
+    """The name of a file in lower case, without the ending `.gz` or that of another packing."""
+    name = PurePath(path.name.lower())
+    return name.with_suffix("") if name.suffix == ".gz" or packed_otherwise(name) else name
+
+
+def packed_otherwise(path: PurePath) -> bool:
+    """Whether a file's name ends like one that is packed in another way than by gzip, which is not read."""
+    return path.suffix.lower() in PACKINGS
 
 
 @contextmanager
@@ -112,8 +119,10 @@ class Copies:
         """Returns the path by which to read a file: a gzip file, one that ends with `.gz`, is unpacked block by block.
 
         Raises:
-            DataError: it is not a whole gzip file, it is one without that ending, or the disk is full.
+            DataError: it is not a whole gzip file, one without that ending or packed otherwise, or the disk is full.
         """
+        if packed_otherwise(path):
+            raise DataError(f"{path}: packed as {path.suffix}, and only gzip is read; unpack it, or pack it as .gz")
         if path.suffix.lower() != ".gz":
             if _is_gzip(path):
                 raise DataError(f"{path}: a gzip file; rename it to {path.name}.gz")

@@ -1,6 +1,7 @@
 """Tells the files of a folder apart: their format, the events, the attributes beside them, and those that are not read.
 
 Partitions count, so two files may have one name. A file that could hold events is read, refused or named to the user.
+One that is packed otherwise than by gzip is chosen by its name without that, and then refused by the reader of copies.
 """
 
 import os
@@ -14,7 +15,7 @@ from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.formats import Format
 from pipelines.ingest.formats.benchmark_lists import looks_like_pairs
-from pipelines.ingest.formats.copies import Copies, bare_name, copied
+from pipelines.ingest.formats.copies import Copies, bare_name, copied, packed_otherwise
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES
 from pipelines.ingest.formats.partitions import in_reach
 
@@ -33,7 +34,6 @@ ATTRIBUTES = {**SUFFIXES, ".json": "json"}
 LISTS = ("lightgcn", "sequences", "pairs")  # formats of .txt files
 SEQUENCES = "sequences.txt"
 IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
-PACKINGS = (".7z", ".br", ".bz2", ".lz4", ".xz", ".zip", ".zst")  # which are not read
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 MOST_NAMES = 8  # in a message
 
@@ -41,9 +41,14 @@ Split = tuple[str | None, Path]
 
 
 def files_of(folder: Path) -> list[Path]:
-    """The files directly in a folder and in its partitions, by name; numbers in names count: part-2, then part-10."""
+    """The files directly in a folder and in its partitions, by name; numbers in names count: part-2, then part-10.
+
+    Without the `.zip` and the like of a file that is there unpacked, or packed by gzip.
+    """
     root = Path(os.fspath(folder))
     found = [path for path in _walk(root) if in_reach(path.relative_to(root))]
+    there = {path.parent / bare_name(path) for path in found if not packed_otherwise(path)}
+    found = [path for path in found if not packed_otherwise(path) or path.parent / bare_name(path) not in there]
     if not found:
         raise DataError(f"{folder}: the folder holds no file")
     return found if root == folder else [copied(f"{folder}/{path.relative_to(root)}", path) for path in found]
@@ -62,19 +67,6 @@ def _place(path: Path) -> tuple[list[str | int], str]:
     return [int(part) if n % 2 else part for n, part in enumerate(parts)], path.name
 
 
-def refuse_packings(events: Path, files: Sequence[Path]) -> None:
-    """Refuses a file that is packed in another way than by gzip: beside files that are read, its rows would be missing.
-
-    Raises:
-        DataError: `events` is such a file, or one of its `files` is one whose name says that it is a table.
-    """
-    for path in files:
-        if path.suffix.lower() in PACKINGS:
-            inner = PurePath(path.stem.lower()).suffix
-            if events.is_file() or inner in {".txt", *ATTRIBUTES}:
-                raise DataError(f"{path}: packed as {path.suffix}, and only gzip is read; unpack it, or pack it as .gz")
-
-
 def inside(folder: Path, path: Path) -> PurePath:
     """The path of a file in a folder, from there."""
     return PurePath(str(path)).relative_to(str(folder))
@@ -86,6 +78,16 @@ def detect(events: Path, files: list[Path], copies: Copies) -> str:
     Raises:
         DataError: the names do not tell.
     """
+    plain = [path for path in files if not packed_otherwise(path)]
+    if kind := _kind(events, plain, copies) or _kind(events, files, copies):
+        return kind
+    if not plain:
+        copies.unpacked(files[0])  # which says that it cannot be
+    found = ", ".join(path.name for path in files[:MOST_NAMES])
+    raise DataError(f"{events}: cannot tell the format of {found}; name it with --format ({', '.join(FORMATS[1:])})")
+
+
+def _kind(events: Path, files: list[Path], copies: Copies) -> str | None:
     names = {bare_name(path).name for path in files}
     if names & set(EVENT_FILES):
         return "movielens"
@@ -101,8 +103,7 @@ def detect(events: Path, files: list[Path], copies: Copies) -> str:
         return "pairs" if looks_like_pairs(copies.unpacked(texts[0])) else "lightgcn"
     if len(kinds) == 1 and kinds[0] != "recbole":
         return kinds[0]
-    found = ", ".join(path.name for path in files[:MOST_NAMES])
-    raise DataError(f"{events}: cannot tell the format of {found}; name it with --format ({', '.join(FORMATS[1:])})")
+    return None
 
 
 def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
@@ -122,7 +123,7 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
         texts = _ending(files, ".txt")
         found = texts if kind == "pairs" else _given(texts) or texts
     else:
-        found = [path for path in _tables(files) if SUFFIXES[bare_name(path).suffix] == kind]
+        found = _tables([path for path in files if SUFFIXES.get(bare_name(path).suffix) == kind])
     names = {str(path) for path in files}
     if twice := [path.name for path in files if path.suffix.lower() == ".gz" and str(path)[:-3] in names]:
         raise DataError(f"{folder}: holds {twice[0]} and the same file without .gz; keep one of them")
@@ -194,7 +195,7 @@ def tell_unread(folder: Path, files: list[Path], kind: str, events: Sequence[Pat
     suffixes = {".txt", *SUFFIXES} if kind in LISTS else set(SUFFIXES)
     left = [path for path in files if bare_name(path).suffix in suffixes and _full(path) not in read]
     others = [path for path in left if not _is_attributes(path) and bare_name(path).stem != IMPRESSIONS]
-    alike = [path for path in others if SUFFIXES.get(bare_name(path).suffix) == kind]
+    alike = [path for path in others if SUFFIXES.get(bare_name(path).suffix) == kind and not packed_otherwise(path)]
     if alike and kind != "recbole":
         raise DataError(
             f"{folder}: {_shown(folder, events)} would be read by name, and {_shown(folder, alike)} not; rename files "

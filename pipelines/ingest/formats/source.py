@@ -25,7 +25,6 @@ from pipelines.ingest.formats.folder import (
     file_beside,
     files_of,
     inside,
-    refuse_packings,
     tell_unread,
 )
 from pipelines.ingest.formats.json_lists import json_lists_table
@@ -88,7 +87,6 @@ def open_source(
     if not events.exists():
         raise DataError(f"{events}: no such file or folder")
     files = files_of(events) if events.is_dir() else [events]
-    refuse_packings(events, files)
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)
     item_file = copies.local(items) if items else file_beside(events, files, kind, "items")

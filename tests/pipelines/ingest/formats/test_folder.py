@@ -1,5 +1,6 @@
 """Which files of a folder are read: all that hold events, or the user is told which are not; numbers in names count."""
 
+import gzip
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -120,17 +121,69 @@ def test_the_order_of_numbered_files_is_that_of_their_numbers(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(
-    "name", ["part-1.csv.zst", "day=2/b.CSV.BZ2", "items.jsonl.xz", "users.parquet.zip", "a.txt.7z"]
+    "name",
+    [
+        *("part-1.csv.zst", "day=2/b.CSV.BZ2", "items.jsonl.xz", "users.parquet.zip", "items.json.7z"),
+        *("part-1.csv.snappy", "part-1.csv.deflate", "part-1.csv.lzma", "part-1.csv.Z", "part-1.csv.zstd"),
+    ],
 )
-def test_a_table_packed_otherwise_than_by_gzip_is_refused_since_its_rows_would_be_missing(
+def test_a_file_packed_otherwise_than_by_gzip_is_refused_where_its_rows_would_be_missing(
     tmp_path: Path, name: str
 ) -> None:
-    source = folder_of(tmp_path, {**csvs("part-0.csv"), name: "packed", "backup.zip": "read by nobody"})
-    suffix = Path(name).suffix
-    told = f"^{source / name}: packed as {suffix}, and only gzip is read; unpack it, or pack it as .gz$"
+    source = folder_of(tmp_path, {**csvs("part-0.csv"), name: "packed"})
+    told = f"^{source / name}: packed as {Path(name).suffix}, and only gzip is read; unpack it, or pack it as .gz$"
     with pytest.raises(DataError, match=told):
         opened(tmp_path, source)
     (source / name).unlink()
     assert pairs(opened(tmp_path, source)) == [("u0", "a")]
-    with pytest.raises(DataError, match=f"^{source / 'backup.zip'}: packed as .zip"):
-        opened(tmp_path, source / "backup.zip")
+
+
+@pytest.mark.parametrize(
+    ("events", "packed"),
+    [
+        ("x.inter", "x.item.zst"),
+        ("x.inter", "x.user.zip"),
+        ("ratings.csv", "movies.csv.zst"),
+        ("backup.zip", "backup.zip"),
+        ("a.txt.zst", "a.txt.zst"),
+        (".", "archive.zip"),
+        (".", "ratings.dat.bz2"),
+    ],
+)
+def test_beside_or_as_the_only_file_too(tmp_path: Path, events: str, packed: str) -> None:
+    texts = {"x.inter": "user_id:token\titem_id:token\nu0\ta\n", **csvs("ratings.csv")}
+    source = folder_of(tmp_path, {**({events: texts[events]} if events in texts else {}), packed: "packed"})
+    with pytest.raises(DataError, match=f"^{source / packed}: packed as {Path(packed).suffix}, and only gzip is read"):
+        opened(tmp_path, source / events)
+
+
+@pytest.mark.parametrize(
+    ("events", "packed", "left"),
+    [
+        ("events.csv", "events.csv.zip", False),
+        ("events.csv.gz", "events.csv.zst", False),
+        ("day=1/part-0.csv", "day=1/part-0.CSV.ZIP", False),
+        ("events.csv", "README.txt.bz2", False),
+        ("events.csv", "old.json.zip", False),
+        ("events.csv", "old.parquet.zst", True),
+        ("part-0.csv", "old.parquet.zst", True),
+        ("part-0.csv", "events.parquet.zst", True),
+        ("events.csv", "impressions.csv.zst", True),
+        ("events.csv", "old.csv.zst", True),
+    ],
+)
+def test_a_packed_file_that_would_not_be_read_is_ignored_or_named(
+    tmp_path: Path, events: str, packed: str, left: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = folder_of(tmp_path, {events: "", packed: "packed"})
+    text = csvs("")[""].encode()
+    (source / events).write_bytes(gzip.compress(text) if events.endswith(".gz") else text)
+    assert pairs(opened(tmp_path, source)) == [("u0", "a")]
+    said = [line for line in capsys.readouterr().err.splitlines() if "not read" in line]
+    assert said == ([f"{source}: not read: {packed}"] if left else [])
+
+
+def test_given_items_take_the_place_of_packed_ones(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, {**csvs("events.csv"), "items.csv.zst": "packed"})
+    (tmp_path / "items.csv").write_text("item_id,colour\na,red\n")
+    assert opened(tmp_path, source, items=tmp_path / "items.csv").items["colour"].to_list() == ["red"]
