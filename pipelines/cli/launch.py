@@ -96,7 +96,7 @@ def daily(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The file of settings.")],
 ) -> None:
     """Take today's events to the bundle that answers: prepare, train, export, index, report, gate, activate."""
-    from pipelines.launch.daily import daily as command
-
     with sigterm_as_ctrl_c():
+        from pipelines.launch.daily import daily as command
+
         command.run(config)

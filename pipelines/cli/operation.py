@@ -127,10 +127,10 @@ def forget(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be removed.")] = False,
 ) -> None:
     """Remove a user's id, events and vectors, and say what must be trained again; services may run meanwhile."""
-    from pipelines.forget import forget as command
-
     at = [bundle_place(each) for each in bundles]
     with sigterm_as_ctrl_c():
+        from pipelines.forget import forget as command
+
         found = command.run(user, state=state, bundles=at, datasets=datasets, runs=runs, dry_run=dry_run)
     saw = [run for run in runs if run in found]
     if saw and datasets and not dry_run:

@@ -127,12 +127,12 @@ def tune(
     overwrite: Overwrite = False,
 ) -> None:
     """Search for the recipe that suits a data set, by its validation events alone."""
-    from pipelines.tuning import tune as command
-    from towers.config.recipe import load_config
-
     if overrides and config is None:
         raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
     with sigterm_as_ctrl_c():
+        from pipelines.tuning import tune as command
+        from towers.config.recipe import load_config
+
         rows = command.run(
             dataset,
             out,

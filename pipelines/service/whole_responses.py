@@ -58,7 +58,8 @@ class WholeResponses:
         self._transport.abort()
 
     def _write(self, data: bytes) -> None:
-        # uvloop tells of a reset a turn of the event loop later, and until then a write raises.
+        # uvicorn tells only the last of several pipelined requests that the caller has gone. An earlier one, or a head
+        # that is held back, would be written to a closed transport, where uvloop raises.
         if not self.is_closing():
             self._transport.write(data)
 

@@ -22,10 +22,8 @@ from serving.client.calls import (
     Impression,
     Item,
     RecallAnswer,
-    RecallOptions,
     RecallQuery,
     ServiceError,
-    Wanted,
 )
 from serving.client.retries import TRY_AGAIN, Answer, Service, Trial, not_ready
 
@@ -72,7 +70,7 @@ class Client:
         self._service = Service(url, deadline_s, tries, api_key)
         self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
 
-    def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
+    def recall(self, user_id: str | None = None, **options: Unpack[calls.RecallOptions]) -> RecallAnswer:
         """The k best items for a user, features, a history, a vector, or a combination of them."""
         return self._send(calls.recall(user_id, options))
 
@@ -80,7 +78,7 @@ class Client:
         """As `recall` for each query, in order."""
         return self._send(calls.recall_batch(queries))
 
-    def similar(self, items: Sequence[str], **options: Unpack[Wanted]) -> RecallAnswer:
+    def similar(self, items: Sequence[str], **options: Unpack[calls.Wanted]) -> RecallAnswer:
         """The k items most similar to these, which are not returned themselves."""
         return self._send(calls.similar(items, options))
 
@@ -124,7 +122,9 @@ class Client:
 
     def close(self) -> None:
         """Closes the connections."""
-        self._http.close()
+        # Those of a parent are not a child's to close; another thread may have held their lock at the fork.
+        if self._process == os.getpid():
+            self._http.close()
 
     def __enter__(self) -> Self:
         return self
@@ -156,10 +156,7 @@ class Client:
 
 
 class AsyncClient:
-    """A client for asyncio; the same calls as `Client`, awaited. Use it in an `async with`.
-
-    `deadline_s` ends a call whatever the other side sends.
-    """
+    """The calls of `Client` for asyncio, in an `async with`; `deadline_s` ends a call whatever the other side sends."""
 
     def __init__(
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
@@ -167,7 +164,7 @@ class AsyncClient:
         self._service = Service(url, deadline_s, tries, api_key)
         self._http = httpx.AsyncClient(limits=LIMITS)
 
-    async def recall(self, user_id: str | None = None, **options: Unpack[RecallOptions]) -> RecallAnswer:
+    async def recall(self, user_id: str | None = None, **options: Unpack[calls.RecallOptions]) -> RecallAnswer:
         """As `Client.recall`."""
         return await self._send(calls.recall(user_id, options))
 
@@ -175,7 +172,7 @@ class AsyncClient:
         """As `Client.recall_batch`."""
         return await self._send(calls.recall_batch(queries))
 
-    async def similar(self, items: Sequence[str], **options: Unpack[Wanted]) -> RecallAnswer:
+    async def similar(self, items: Sequence[str], **options: Unpack[calls.Wanted]) -> RecallAnswer:
         """As `Client.similar`."""
         return await self._send(calls.similar(items, options))
 
@@ -233,11 +230,14 @@ class AsyncClient:
         # is cut off there keeps its place among the connections for good.
         scope = CancelScope()
         asking = asyncio.create_task(self._ask(trial, scope))
+        # Else an error that nobody waits for any more is logged as a lost one.
+        asking.add_done_callback(lambda task: task.cancelled() or task.exception())
         try:
             await asyncio.wait((asking,), timeout=trial.left_s())
             return asking.result() if asking.done() else httpx.ReadTimeout("the answer was still coming")
         finally:
-            scope.cancel()
+            if not asking.done():
+                scope.cancel()
 
     async def _ask(self, trial: Trial[Any], scope: CancelScope) -> Answer | httpx.RequestError:
         with scope:

@@ -57,6 +57,8 @@ def read_keys(path: Path) -> list[Key]:
         KeysError: it cannot be read, or an entry is invalid.
     """
     try:
+        if path.is_fifo():  # as of the shell's `<(…)`: each process reads the keys, the second from an empty pipe
+            raise KeysError(f"{path}: a pipe, which can be read only once; name a file")
         with path.open("rb") as file:
             content = tomllib.load(file)
     except OSError as error:

@@ -169,8 +169,10 @@ class Service:
 
     def _check(self) -> None:
         self._see_copies()
+        before = self.refused
         if told := self.active_bundles.check():
-            log.log(logging.ERROR if self.active_bundles.refused else logging.INFO, "%s", told)
+            newly = [name for name, each in self.active_bundles.refused.items() if before.get(name) != each]
+            log.log(logging.ERROR if newly else logging.INFO, "%s", told)
 
     def _see_copies(self) -> None:
         if self._mirror is not None:

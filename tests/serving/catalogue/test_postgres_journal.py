@@ -1,5 +1,6 @@
 """The journal in a PostgreSQL database: its disk, its restarts, databases that are not what they should be."""
 
+import time
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -45,6 +46,14 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(place: PostgresPlace
         assert journal.add_events([UserEvent("e", "u", "a", 1)]) == 1
 
 
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server waits half a second for a connection in the middle of a write."""
+    told = "SET lock_timeout = '10s'; SET idle_in_transaction_session_timeout = '500ms'"
+    monkeypatch.setattr("serving.catalogue.postgres_tables.PATIENCE", told)
+
+
+@pytest.mark.usefixtures("hurried")
 def test_a_service_that_hangs_in_a_write_does_not_stop_the_writes_of_others(place: PostgresPlace) -> None:
     with closing(place.open()) as hangs, closing(place.open()) as other:
         write = hangs._writer.held()  # type: ignore[attr-defined]
@@ -53,6 +62,19 @@ def test_a_service_that_hangs_in_a_write_does_not_stop_the_writes_of_others(plac
             assert other.put_items([("a", {}, {})]) == 1
             connection.execute("UPDATE towers.journal SET items = 9")
         assert hangs.put_items([("b", {}, {})]) == 2
+
+
+@pytest.mark.usefixtures("hurried")
+def test_a_move_may_read_slowly_from_where_the_changes_are(place: PostgresPlace) -> None:
+    def slowly() -> Iterator[tuple[str, list[tuple[Any, ...]]]]:
+        time.sleep(0.8)
+        yield "events", [(1, b"e", b"u", b"i", 5)]
+        time.sleep(0.8)
+        yield "event_types", [(1, b"buy")]
+
+    with closing(place.open()) as journal:
+        journal.load("other", Numbers(0, 1, 0, 0), slowly())
+        assert [each.event_id for _, each in journal.events_since(0)] == ["e"]
 
 
 def test_reads_are_planned_for_what_the_tables_hold(place: PostgresPlace) -> None:

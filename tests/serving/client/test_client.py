@@ -1,6 +1,7 @@
 """The client against a real HTTP server that fails as told; each rule holds for `Client` and `AsyncClient` alike."""
 
 import asyncio
+import gc
 import json
 import logging
 import math
@@ -405,6 +406,37 @@ def test_a_call_cancelled_while_its_connection_is_put_back_leaves_no_place_taken
     log.addHandler(AtTheEnd())
     asyncio.run(cancelled())
     assert not calls, "cancelled there"
+
+
+def test_an_error_after_a_call_was_cancelled_is_not_logged_as_lost(
+    told: Told, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def cancelled() -> None:
+        client = AsyncClient(told.url)
+        await client.close()
+        call = asyncio.create_task(client.recall("u1"))
+        await asyncio.sleep(0)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(0)
+
+    asyncio.run(cancelled())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
+
+
+def test_a_child_of_fork_does_not_close_the_connections_of_its_parent(
+    told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told.replies = [reply(200, RECALLED)]
+    with Client(told.url) as client:
+        client.recall("u1")
+        with monkeypatch.context() as child:
+            child.setattr("os.getpid", lambda: 0)
+            client.close()
+        client.recall("u1")
+    assert len(set(told.ports)) == 1
 
 
 def test_a_child_of_fork_has_connections_of_its_own(told: Told) -> None:

@@ -303,3 +303,10 @@ def test_what_is_wrong_with_a_file_is_told_without_what_stands_in_it(
         read_keys(path)
     told = str(caught.value)
     assert told.startswith(f"{path}: ") and "top-secret" not in told and hashlib.sha256(b"x").hexdigest() not in told
+
+
+def test_keys_in_a_pipe_are_refused_and_not_taken_for_an_empty_file(tmp_path: Path) -> None:
+    path = tmp_path / "keys.toml"
+    os.mkfifo(path)
+    with pytest.raises(KeysError, match=f"^{path}: a pipe, which can be read only once; name a file$"):
+        read_keys(path)

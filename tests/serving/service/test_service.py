@@ -71,11 +71,20 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
             assert service.reload().result(WAIT_S).keys() == {"two"}
             versions.activate("three")
             assert service.reload().result(WAIT_S) == {}
+            versions.set_canary("two", 0.5)
+            assert service.reload().result(WAIT_S).keys() == {"two"}
+            write_world(tmp_path / "three", overwrite=True, model_version="world-2")  # as `towers forget` does
+            assert service.reload().result(WAIT_S).keys() == {"two"}
     finally:
         service.stop()
     told = [(each.levelname, each.getMessage().split(": ")[0]) for each in caplog.records]
     told = [each for each in told if each[0] != "WARNING"]  # of bundles without an index
-    assert told == [("ERROR", "refused"), ("INFO", "three answers now, after one")]
+    assert told == [
+        ("ERROR", "refused"),
+        ("INFO", "three answers now, after one"),
+        ("ERROR", "refused"),
+        ("INFO", "three answers now, after three"),
+    ]
 
 
 def test_a_call_of_the_tower_takes_at_most_so_many_queries_as_the_setting_says(
