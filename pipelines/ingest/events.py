@@ -68,12 +68,16 @@ def read_events(
                 reader.take(batch)
                 advance(batch.height)
     events = reader.finish()
-    if events.time is not None and (late := told_of_future(events.time, events.time_unit)):
-        newest = "they count as the newest in a split by time, in histories and in a prior"
-        say(f"warning: {late}: {newest}; mend their times, or leave them out")
     if every_type:
         reader.types.refuse_absent(events.paths[0])
     return events
+
+
+def warn_of_future(events: EventTable) -> None:
+    """Warns of events later than now; for callers that use the times."""
+    if events.time is not None and (late := told_of_future(events.time, events.time_unit)):
+        newest = "they count as the newest in a split by time, in histories and in a prior"
+        say(f"warning: {late}: {newest}; mend their times or data.time_unit, or leave them out")
 
 
 class _Reader:

@@ -5,7 +5,6 @@ written as numbers (20240131) are read as dates. What most times of the first ba
 there is one bad row.
 """
 
-from datetime import datetime, timedelta
 from pathlib import Path
 from time import time as clock
 
@@ -28,7 +27,6 @@ LOGGED = (631_152_000, 4_102_444_800)  # in seconds, 1990 to 2100: the times tha
 # A clock with its own start has at least this share of its small numbers outside `LOGGED` of coarser units. If its
 # events are evenly spread, it has 0.15 or more, however long it runs.
 OWN_START = 0.1
-EPOCH = datetime(1970, 1, 1)
 # Dates written as numbers, of the years 1900 to 2199, by their digits. As counts since 1970, 8 digits would be seconds
 # of that year, 12 milliseconds of 1976 to 1979, 14 milliseconds after 2500.
 CALENDAR = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
@@ -168,11 +166,13 @@ class TimeColumn:
 
 def told_of_future(times: Int64s, unit: str | None) -> str:
     """Tells how many times are later than now by more than any zone explains, or returns an empty text."""
-    if unit not in TICKS_PER_S or not len(times):
+    if unit not in TICKS_PER_S:
         return ""
     late = int(np.count_nonzero(times > (clock() + DAY_S) * TICKS_PER_S[unit]))
-    latest = EPOCH + timedelta(seconds=int(times.max()) // TICKS_PER_S[unit])
-    return f"{amount(late, 'events')} later than now, the latest of {latest}" if late else ""
+    if not late:
+        return ""
+    latest = np.datetime64(int(times.max()) // TICKS_PER_S[unit], "s")  # a `datetime` ends in 9999
+    return f"{amount(late, 'events')} later than now, the latest of {str(latest).replace('T', ' ')}"
 
 
 def _are_dates(texts: pl.Series, zone: str) -> bool:

@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import example, given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
+from pipelines.ingest.columns.times import told_of_future
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
@@ -307,5 +309,25 @@ def test_events_later_than_now_are_told(tmp_path: Path, ticks: int, capsys: pyte
     assert "warning" not in capsys.readouterr().err
     times_of(tmp_path, [SECOND * ticks, later * ticks, SECOND * ticks + 1, (later - 1) * ticks])
     assert "warning: 2 events later than now, the latest of 2130-05-06 07:08:09: " in capsys.readouterr().err
+    prepare.run(DataConfig(split="random"), tmp_path / "e.parquet", tmp_path / "out", overwrite=True)
+    assert "warning" not in capsys.readouterr().err  # such a split does not keep the times
     times_of(tmp_path, [0, 5, 90_000], time_unit="ms")  # a clock of its own
+    assert "warning" not in capsys.readouterr().err
+
+
+def test_times_before_all_dates_of_datetime_are_kept_and_later_ones_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert times_of(tmp_path, [-70_000_000_000, -69_999_999_999]) == [-70_000_000_000, -69_999_999_999]
+    assert "warning" not in capsys.readouterr().err
+    assert told_of_future(np.array([-(2**62), 2**62]), "s").startswith("1 event later than now, the latest of 146")
+
+
+def test_milliseconds_of_the_log_s_own_start_that_look_later_than_now_name_the_setting(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells: list[object] = [n * 10**8 for n in range(60)]
+    times_of(tmp_path, cells)
+    assert "mend their times or data.time_unit, or leave them out" in capsys.readouterr().err
+    times_of(tmp_path, cells, time_unit="ms")
     assert "warning" not in capsys.readouterr().err

@@ -504,6 +504,13 @@ def test_events_that_end_before_those_of_the_prior_are_refused(world: Path, tmp_
         renew.run(world / "bundle", tmp_path / "older.csv", tmp_path / "renewed")
 
 
+def test_an_event_later_than_now_is_warned_of(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    events = pl.DataFrame({"user_id": ["n1"], "item_id": ["i77"], "timestamp": [5_000_000_000]})
+    events.write_csv(tmp_path / "events.csv")
+    renew.run(world / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
+    assert "warning: 1 event later than now, the latest of 2128-06-11 08:53:20: " in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("days", [2, 1_000])
 def test_events_that_may_not_fill_the_window_are_warned_of(
     days: int, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
