@@ -12,12 +12,15 @@ from pipelines.console import amount
 from pipelines.dataset.arrays import CONTEXT
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.list_text import separator_of
+from pipelines.dataset.number_text import word_among_numbers
 from pipelines.dataset.partition_keys import keys_of_time
 from towers.config.features import Feature
 from towers.config.recipe import parse_config
 
 DISTINCT_SHARE = 0.5  # a string column whose distinct values are a larger share of its values is free text or a key
 ODD_SHARE = 0.5  # a string column that holds fewer texts that are no numbers than this would be one of numbers
+FEW_TEXTS = 3  # so few different texts, as 0, 1 and yes, are categories
+LONGEST_WORD = 30  # letters shown of a word
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
@@ -118,12 +121,13 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
     if kind == "number":
         return _kind_of_numbers(found, values, rows)
     distinct = found(values.drop_nulls().n_unique())
-    separator = separator_of(frame.head(LOOKED_AT).collect().to_series())
+    first = frame.head(LOOKED_AT).collect()
+    separator = separator_of(first.to_series())
     hint = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
-    words = values.filter(~values.cast(pl.Float64, strict=False).is_finite().fill_null(value=False)).drop_nulls()
-    if 0 < (odd := found(words.len())) < ODD_SHARE * rows:  # a missing price that is written NA, say
-        word = frame.select(words.first()).collect().item()
-        hint += f"; all but {amount(odd, 'rows')} hold numbers, not {word!r}"
+    odd = word_among_numbers(first, frame) if distinct > FEW_TEXTS else None
+    if odd is not None and odd[1] < ODD_SHARE * rows:
+        word = odd[0] if len(odd[0]) <= LONGEST_WORD else f"{odd[0][: LONGEST_WORD - 1]}…"
+        hint += f"; all but {amount(odd[1], 'rows')} hold numbers, not {word!r}"
     if distinct <= max(2, DISTINCT_SHARE * rows):
         return "categorical", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}{hint}"
     if found(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * rows:

@@ -8,10 +8,11 @@ import polars as pl
 
 from pipelines.dataset.list_text import split_text
 from pipelines.dataset.manifest import Kind
+from pipelines.dataset.number_text import NOT_A_NUMBER
 from pipelines.errors import DataError
 from pipelines.ingest.columns.attributes import kind_of, kind_of_texts, typed_columns
 from pipelines.ingest.columns.event_table import EventTable
-from pipelines.ingest.columns.numbers import LARGEST, NOT_A_NUMBER, TOO_LARGE, numbers, parsed
+from pipelines.ingest.columns.numbers import LARGEST, TOO_LARGE, numbers, parsed
 from pipelines.ingest.columns.vectors import Vectors
 from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.table import Table

@@ -6,11 +6,9 @@ import numpy as np
 import polars as pl
 
 from pipelines.dataset.manifest import Kind
+from pipelines.dataset.number_text import NOT_A_NUMBER, NUMBER
 from pipelines.ingest.formats.rejects import Rejects
 
-# A leading zero (a zip code, a phone number) marks text, not a number.
-NUMBER = r"^[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
-NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
 # Training and serving use float32, where larger numbers would be infinite.
 LARGEST = float(np.finfo(np.float32).max)
 NOT_FINITE = "NaN or infinite; leave the cell empty where there is no number"

@@ -14,6 +14,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import choices
 from pipelines.dataset.list_text import separator_of
 from pipelines.dataset.manifest import DatasetManifest
+from pipelines.dataset.number_text import FIRST, word_among_numbers
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check
@@ -428,6 +429,51 @@ def test_a_column_of_numbers_but_for_a_few_words_says_so(tmp_path: Path) -> None
         "size": "4 different texts in 60 rows",
         "shelf": "3 different texts in 60 rows",
     }
+
+
+def test_a_column_that_no_single_word_makes_text_of_has_no_such_hint(tmp_path: Path) -> None:
+    columns: dict[str, list[str | int]] = {
+        "size": ["SM"[n % 2] if n % 5 == 0 else 38 + n % 4 for n in range(60)],
+        "yes": ["yes" if n % 7 == 0 else n % 2 for n in range(60)],
+        "isbn": [f"{97800 + n}X" if n == 7 else 97800 + n for n in range(60)],
+        "hex": [f"{10 + n:02x}" for n in range(60)],
+        "zip": ["NA" if n % 9 == 0 else f"{n % 20 + 1:02}12" for n in range(60)],
+        "one_zip": ["0112" if n == 8 else n % 20 + 1000 for n in range(60)],
+        "late": ["SM"[n % 2] if n > 40 else n for n in range(60)],  # which its first rows do not show
+    }
+    rows = "".join(f"u{n % 3},i{n},{','.join(str(cells[n]) for cells in columns.values())}\n" for n in range(60))
+    (tmp_path / "e.csv").write_text(f"user,item,{','.join(columns)}\n{rows}")
+    prepare.run(DataConfig(split="random", valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
+    found = {name: each.reason for name, each in choices(Dataset.open(tmp_path / "set"), "query").items()}
+    assert set(found) == set(columns)
+    assert not [reason for reason in found.values() if "hold numbers" in reason]
+
+
+def test_a_long_word_among_numbers_is_cut(tmp_path: Path) -> None:
+    rows = "".join(f"u{n % 3},i{n},{'missing ' * 500 if n == 7 else n}\n" for n in range(60))
+    (tmp_path / "e.csv").write_text("user,item,price\n" + rows)
+    prepare.run(DataConfig(split="random", valid_share=0, test_share=0), tmp_path / "e.csv", tmp_path / "set")
+    reason = choices(Dataset.open(tmp_path / "set"), "query")["price"].reason
+    assert reason.endswith("; all but 1 row hold numbers, not 'missing missing missing missi…'")
+
+
+def test_all_rows_are_read_for_the_word_only_if_the_first_ones_show_at_most_one() -> None:
+    read: list[int] = []
+
+    def rows(first: list[str], rest: list[str]) -> tuple[pl.DataFrame, pl.LazyFrame]:
+        frame = pl.DataFrame({"a": first + rest})
+
+        def counted(some: pl.DataFrame) -> pl.DataFrame:
+            read.append(some.height)
+            return some
+
+        return frame.head(FIRST), frame.lazy().map_batches(counted, schema=frame.schema)
+
+    assert word_among_numbers(*rows(["1", "S", "M"] * FIRST, ["2"])) is None
+    assert not read
+    assert word_among_numbers(*rows(["1", "2.5", "-"] * FIRST, ["NA"])) is None
+    assert word_among_numbers(*rows(["1"] * FIRST, ["NA", "2", "NA"])) == ("NA", 2)
+    assert read
 
 
 def test_a_column_of_the_events_that_the_users_have_too_is_told(tmp_path: Path) -> None:
