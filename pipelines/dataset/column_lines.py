@@ -11,6 +11,7 @@ from towers.config.recipe import Config
 
 FILES = ("events", "users", "items")
 TYPES_SHOWN = 5
+ITEMS_ALONE = "left out: task = 'similarity' trains the item tower alone"
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -35,15 +36,16 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
     for role, column in manifest.roles.items():
         yield "events", column, _of_role(role, manifest)
     request = None if config is None else request_of(config)
-    for column in sorted(manifest.event_columns.keys() & manifest.user_columns.keys() - {request}):
-        yield "events", column, "left out: the users have a column of this name, which features read; rename one"
     similarity = config is not None and config.task == "similarity"
+    twice = "left out: the users have a column of this name, which features read; rename one"
+    for column in sorted(manifest.event_columns.keys() & manifest.user_columns.keys() - {request}):
+        yield "events", column, ITEMS_ALONE if similarity else twice
     for side in ("query", "candidate"):
         spelt = None if config is None else getattr(config.features, side) or {}
         for column, choice in choices(dataset, side).items():
             file = "items" if side == "candidate" else "users" if column in manifest.user_columns else "events"
             if similarity and side == "query":
-                yield file, column, "left out: task = 'similarity' trains the item tower alone"
+                yield file, column, ITEMS_ALONE
             elif similarity and config is not None and column == config.similarity.column:
                 yield file, column, "the labels of similarity.column"
             elif side == "query" and column == request:

@@ -18,7 +18,7 @@ from pipelines.dataset.number_text import FIRST, word_among_numbers
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check
-from towers.config.recipe import Config, load_config
+from towers.config.recipe import Config, load_config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
 
@@ -488,3 +488,7 @@ def test_a_column_of_the_events_that_the_users_have_too_is_told(tmp_path: Path) 
         "  users   country  categorical: 2 different texts in 3 rows",
     ]
     assert "  events  device   categorical: 2 different texts in 30 rows" in told
+    similarity = parse_config({"task": "similarity", "similarity": {"column": "kind"}, "loss": {"name": "am_softmax"}})
+    told = column_lines(Dataset.open(tmp_path / "set"), similarity)
+    alone = "left out: task = 'similarity' trains the item tower alone"
+    assert [line.split(maxsplit=2)[2] for line in told if " country " in line or " device " in line] == [alone] * 3
