@@ -225,7 +225,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     ),
     "beauty_s3rec_categories_taught": partial(
         beauty,
-        what="Three teachers of 128 numbers and the items' categories, the Beauty of 12,101 items",
+        what="Three teachers of 128 numbers, categories, settings by `towers tune`, the Beauty of 12,101 items",
         published_by="eSASRec / SASRec with sampled softmax, of ids alone,",
         command="quality.beauty --set beauty-s3rec --categories --teachers 3",
     ),
