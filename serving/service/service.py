@@ -169,8 +169,8 @@ class Service:
 
     def _check(self) -> None:
         self._see_copies()
-        before = self.refused
-        if told := self.active_bundles.check():
+        before, told = self.active_bundles.refused, self.active_bundles.check()
+        if told is not None:
             newly = [name for name, each in self.active_bundles.refused.items() if before.get(name) != each]
             log.log(logging.ERROR if newly else logging.INFO, "%s", told)
 
