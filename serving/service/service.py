@@ -37,8 +37,7 @@ log = logging.getLogger(SERVICE)
 LOOK_S = 0.2  # changes by other workers and operators are visible within a second
 TELL_S = 1  # one log line per second and reason for all rejected requests
 WRITERS = 4  # concurrent writes; the journal serialises them anyway
-# A worker that starts relies on its parent's look into the store if it is not older.
-FRESH_S = 60.0
+FRESH_S = 60.0  # a worker that starts relies on its parent's look into the store if it is not older
 
 
 class Service:
