@@ -52,10 +52,11 @@ class Vectors:
 
     def complete(self, parts: list[pl.DataFrame]) -> list[pl.DataFrame]:
         """Makes the empty lists of batches before a column's first vector missing vectors, as those after it are."""
-        lists = [[name for name in self.lengths if isinstance(part.schema[name], pl.List)] for part in parts]
         return [
-            part.with_columns(pl.lit(None).alias(name) for name in names)
-            for part, names in zip(parts, lists, strict=True)
+            part.with_columns(
+                pl.lit(None).alias(name) for name in self.lengths if isinstance(part.schema[name], pl.List)
+            )
+            for part in parts
         ]
 
     def _converted(self, frame: pl.DataFrame, column: str, path: Path) -> pl.DataFrame:
