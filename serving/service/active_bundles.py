@@ -19,7 +19,7 @@ from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST
 from serving.bundle.versions import Versions, bundle_root
 from serving.errors import BundleError
-from serving.service.look import Refusal
+from serving.service.look import Refusal, new_refusals
 
 T = TypeVar("T")
 # Inode, mtime and size of a file: they change with every write.
@@ -143,7 +143,7 @@ class ActiveBundles(Generic[T]):
         told = [] if now["active"] is active else [f"{now['active'].name} answers now, after {active.name}"]
         if (canary, share) != (before[0].get("canary"), before[1]):
             told.append(f"canary {canary.name} for {share:.2%} of the users" if canary else "no canary")
-        told += [f"refused: {each.reason}" for name, each in self._refused.items() if refused.get(name) != each]
+        told += [f"refused: {each.reason}" for each in new_refusals(refused, self._refused)]
         return "; ".join(told) or None
 
     def _flip(self, wanted: Mapping[str, Path], share: float, active: ActiveBundle[T]) -> None:

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -23,6 +23,11 @@ class Refusal(BaseModel):
 
     reason: str
     short: str
+
+
+def new_refusals(before: Mapping[str, Refusal], now: Mapping[str, Refusal]) -> list[Refusal]:
+    """The refusals, by name, that were not there before or had another reason."""
+    return [each for name, each in now.items() if before.get(name) != each]
 
 
 class Look:

@@ -24,7 +24,7 @@ from serving.recall.self_test import open_item_encoder, probe
 from serving.search.exact import ExactIndex
 from serving.search.scann_parameters import TUNED_K
 from serving.service.active_bundles import ActiveBundles
-from serving.service.look import Refusal
+from serving.service.look import Refusal, new_refusals
 from serving.service.mirror import Mirror
 from serving.service.recall_monitor import SampledIndex, found
 from serving.settings import Settings
@@ -170,15 +170,14 @@ class Service:
         self._see_copies()
         before, told = self.active_bundles.refused, self.active_bundles.check()
         if told is not None:
-            newly = [name for name, each in self.active_bundles.refused.items() if before.get(name) != each]
+            newly = new_refusals(before, self.active_bundles.refused)
             log.log(logging.ERROR if newly else logging.INFO, "%s", told)
 
     def _see_copies(self) -> None:
         if self._mirror is not None:
             before, self._not_copied = self._not_copied, self._mirror.refused
-            for name, each in self._not_copied.items():
-                if before.get(name) != each:
-                    log.error("refused: %s", each.reason)
+            for each in new_refusals(before, self._not_copied):
+                log.error("refused: %s", each.reason)
 
     def _open(self, path: Path) -> Recaller:
         # At the start there are no requests to delay.
