@@ -4,6 +4,7 @@
 MEASURES = {
     "bulk_recall": ("benchmarks.search.bulk_recall",),
     "engines": ("benchmarks.search.engines", "serving.search.scann"),
+    "engines_million": ("benchmarks.search.engines", "serving.search.scann"),
     "filters": ("benchmarks.search.filters",),
     "index": ("benchmarks.search.approximate", "pipelines.bundles.build_index"),
     "vectors": ("benchmarks.search.vectors", "pipelines.bundles.export"),
