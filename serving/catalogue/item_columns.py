@@ -69,10 +69,10 @@ def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
         return {"type": "array", "items": {"type": "string"}}
     if dtype.is_integer():
         low, high = _bounds(dtype)
-        return {"type": "integer", "minimum": low, "maximum": high}
+        return {"type": "integer", "format": "int64", "minimum": low, "maximum": high}
     if dtype == pl.Float32:
         return {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32}
-    return {"type": "number" if dtype.is_numeric() else "string"}
+    return {"type": "number", "format": "double"} if dtype.is_numeric() else {"type": "string"}
 
 
 def _bounds(dtype: pl.DataType) -> tuple[int, int]:

@@ -1,6 +1,6 @@
 """Bodies of the routes that change something: items, events, impressions."""
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
@@ -11,6 +11,7 @@ from serving.http.requests import Id, StrictBody, Whole
 from serving.settings import Settings
 
 SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: larger values are milliseconds
+Seconds = Annotated[Whole, Field(description="seconds since 1970, UTC", json_schema_extra={"format": "int64"})]
 
 
 class ItemRequest(StrictBody):
@@ -38,7 +39,7 @@ class Event(StrictBody):
     id: Id = Field(description="the event's own id; an event sent again with the same id counts once")
     user_id: Id
     item_id: Id
-    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+    time: Seconds = Field(ge=0, le=SECONDS)
     type: Id = Field(UNTYPED, description="as in the training data, such as 'click'; histories of types read it")
 
 
@@ -55,7 +56,7 @@ class Impression(StrictBody):
     request_id: Id = Field(description="X-Request-Id of the answer that these items came from")
     user_id: Id
     item_ids: list[Id] = Field(min_length=1, description="in the order shown")
-    time: Whole = Field(ge=0, le=SECONDS, description="seconds since 1970, UTC")
+    time: Seconds = Field(ge=0, le=SECONDS)
 
 
 class ImpressionsRequest(StrictBody):

@@ -1,4 +1,7 @@
-"""JSON schemas of what a bundle's features and item columns accept, for the OpenAPI document."""
+"""JSON schemas of what a bundle's features and item columns accept, for the OpenAPI document.
+
+A `format` says how wide a number is: without it the generated clients of some languages hold 32 bits.
+"""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,7 +32,7 @@ def condition_schemas(columns: Mapping[str, Kind]) -> dict[str, Any]:
 
 def _comparisons(kind: Kind, columns: Mapping[str, Kind]) -> list[dict[str, Any]]:
     """The comparisons for columns of one kind: with a list of values, and with one value."""
-    value = {"type": "number" if kind == "number" else "string"}
+    value = {"type": "number", "format": "double"} if kind == "number" else {"type": "string"}
     several = {"type": "array", "items": value, "maxItems": GREATEST_VALUES}
     names = [name for name, each in columns.items() if each == kind]
     forms = []
@@ -49,8 +52,9 @@ def feature_schema(spec: FeatureSpec, most: int | None) -> dict[str, Any]:
     schemas: dict[str, dict[str, Any]] = {
         "string": {"type": "string"},
         "float32": {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32},
-        "int64": {"type": "integer", "minimum": 0, "maximum": GREATEST.get(spec.kind, GREATEST_INT64)},
+        "int64": {"type": "integer", "format": "int64", "minimum": 0},
     }
+    schemas["int64"]["maximum"] = GREATEST.get(spec.kind, GREATEST_INT64)
     value = schemas[spec.dtype]
     missing: list[dict[str, Any]] = [{"type": "null"}]
     if spec.length is not None:

@@ -1,11 +1,12 @@
 """Builds the OpenAPI document: examples for every route and error, and the features of the served bundle."""
 
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, product
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 from starlette.routing import compile_path
 
@@ -72,6 +73,7 @@ def errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[str, Any]:
     """Builds the document; with a bundle it lists the bundle's features and shows ids that exist."""
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    _restore_examples(schema, app)
     _, definitions = models_json_schema(
         [(model, "validation") for model in BODIES.values()], ref_template=COMPONENTS + "{model}"
     )
@@ -108,6 +110,16 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
     if settings.keys is not None:
         _ask_for_keys(schema)
     return schema
+
+
+def _restore_examples(schema: dict[str, Any], app: FastAPI) -> None:
+    """Puts the examples of answers back as they were declared: FastAPI drops their nulls, which the schemas require."""
+    for route in app.routes:
+        if isinstance(route, APIRoute) and route.include_in_schema:
+            for method, (status, answer) in product(route.methods or (), route.responses.items()):
+                shown = schema["paths"][route.path_format][method.lower()]["responses"][str(status)]["content"]
+                for media_type, content in answer["content"].items():
+                    shown[media_type]["example"] = content["example"]
 
 
 def _ask_for_keys(schema: dict[str, Any]) -> None:

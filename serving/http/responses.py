@@ -61,7 +61,7 @@ class EmbedResponse(_Answer):
 class Written(_Answer):
     """A change of items that has been written to disk."""
 
-    seq: int = Field(description="number of the last change")
+    seq: int = Field(description="number of the last change", json_schema_extra={"format": "int64"})
 
 
 class Added(_Answer):

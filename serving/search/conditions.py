@@ -29,6 +29,8 @@ Kind = Literal["string", "number", "list"]
 
 OPERATORS_OF: dict[Kind, tuple[str, ...]] = {"string": OPERATORS[:-1], "number": OPERATORS[:-1], "list": ("has",)}
 
+Number = Annotated[float, Field(json_schema_extra={"format": "double"})]
+
 _FORMS = '{"column", "op", "value"}, {"and": [...]}, {"or": [...]} or {"not": {...}}'
 _LEAF = {"column", "op", "value"}
 
@@ -56,7 +58,7 @@ class Comparison(_Node):
     column: str = Field(description="an item column of the bundle")
     op: Annotated[Operator, PlainValidator(checked_operator, json_schema_input_type=Operator)]
     value: Annotated[
-        Any, PlainValidator(checked_value, json_schema_input_type=str | float | list[str] | list[float])
+        Any, PlainValidator(checked_value, json_schema_input_type=str | Number | list[str] | list[Number])
     ] = Field(description=f"a list of at most {GREATEST_VALUES:,} for in and not_in, otherwise one string or number")
 
 

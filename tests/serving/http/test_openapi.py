@@ -3,10 +3,14 @@
 import json
 from pathlib import Path
 
+import polars as pl
+
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
-from serving.http import openapi
+from serving.catalogue.item_columns import attribute_json_schema
+from serving.http import openapi, responses
 from serving.http.app import create_app
+from serving.http.json_schemas import condition_schemas
 from serving.http.route_table import ROUTES
 from serving.settings import Settings
 from tests.support.worlds.serving import FEATURES, USERS, write_world
@@ -27,6 +31,36 @@ def test_the_document_is_the_committed_one() -> None:
 def test_every_example_of_an_error_is_of_a_route() -> None:
     declared = {status for route in ROUTES for status in route.errors}
     assert openapi.ERROR_EXAMPLES.keys() == declared | {401, 403}, "those two are of services that ask for keys"
+
+
+def test_every_example_of_an_answer_fits_its_schema() -> None:
+    settings = Settings(bundle=Path("bundle"), keys=Path("keys"))
+    shown = openapi.document(create_app(settings), None, settings)
+    contents = [
+        answer["content"]["application/json"]
+        for methods in shown["paths"].values()
+        for operation in methods.values()
+        for answer in operation["responses"].values()
+        if "application/json" in answer["content"]
+    ]
+    assert len(contents) > 90
+    for content in contents:
+        model = getattr(responses, content["schema"]["$ref"].rpartition("/")[2])
+        model.model_validate(content["example"])
+
+
+def test_numbers_that_need_64_bits_say_so() -> None:
+    schemas = json.loads(document())["components"]["schemas"]
+    for model, field in (("Event", "time"), ("Impression", "time"), ("Written", "seq")):
+        assert schemas[model]["properties"][field]["format"] == "int64", "generated clients of Java and Go: 32 bits"
+    # A float32 of Go or C# turns the year 2026 in seconds into another minute, and the filter finds other items.
+    wide = {"type": "number", "format": "double"}
+    values = schemas["Comparison"]["properties"]["value"]["anyOf"]
+    assert wide in values and {"type": "array", "items": wide} in values
+    several, single = condition_schemas({"made": "number"})["Comparison"]["anyOf"]
+    assert several["properties"]["value"]["items"] == single["properties"]["value"] == wide
+    assert attribute_json_schema(pl.Int64())["format"] == "int64"
+    assert attribute_json_schema(pl.Float64()) == wide
 
 
 def test_lists_of_strings_among_features_have_the_limit_of_lists(tmp_path: Path) -> None:
