@@ -29,7 +29,7 @@ BODIES = {(compile_path(each.path)[1], each.method.lower()): each.body for each 
 
 # By status: its description, and the code and message of an example.
 ERROR_EXAMPLES = {
-    400: ("The body is not JSON", "invalid_json", "the body is not valid JSON: EOF"),
+    400: ("The body is not JSON, or asks to switch protocols", "invalid_json", "the body is not valid JSON: EOF"),
     401: ("No key, or one that is not known", "no_key", "send a key: Authorization: Bearer KEY"),
     403: (
         "A key that may only read",
@@ -38,7 +38,7 @@ ERROR_EXAMPLES = {
     ),
     408: ("The body came too slowly", "too_slow", "the body of the request did not arrive in time"),
     409: (
-        "The service keeps no live changes",
+        "The service keeps no live changes, or (not_recallable) training learnt nothing about an item",
         "no_state",
         "this service keeps no live changes; start it with --state DIR",
     ),
@@ -55,7 +55,12 @@ ERROR_EXAMPLES = {
         "too many requests are being processed; try again",
     ),
     500: ("A defect of the service", "internal", "internal error; see the log"),
-    503: ("No bundle is loaded yet", "not_ready", "no bundle is loaded yet"),
+    503: (
+        "Try again: no bundle is loaded yet, the service stops (stopping), was late (timeout), or could not keep a "
+        "change (not_written)",
+        "not_ready",
+        "no bundle is loaded yet",
+    ),
 }
 
 

@@ -63,6 +63,13 @@ def test_numbers_that_need_64_bits_say_so() -> None:
     assert attribute_json_schema(pl.Float64()) == wide
 
 
+def test_an_error_that_has_several_causes_names_the_code_of_each() -> None:
+    answers = json.loads(document())["paths"]["/items"]["put"]["responses"]
+    for status, codes in {"409": ("no_state", "not_recallable"), "503": ("not_ready", "stopping", "timeout")}.items():
+        assert all(code in json.dumps(answers[status]) for code in codes)
+    assert "not_written" in answers["503"]["description"], "the one that a caller of a change must send again"
+
+
 def test_lists_of_strings_among_features_have_the_limit_of_lists(tmp_path: Path) -> None:
     features = (*FEATURES, FeatureSpec(name="look", kind="vector", dtype="float32", length=64))
     write_world(tmp_path / "bundle", features=features)
