@@ -3,6 +3,7 @@
 An invalid value is a `RequestError` that names the field. No TensorFlow here.
 """
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from datetime import MAXYEAR, MINYEAR, UTC, datetime
@@ -168,7 +169,7 @@ def _raw(value: Any) -> Any:
 
 def shown(value: Any) -> str:
     """A caller's value if it is short and simple, else its JSON type: the answer must not echo a megabyte."""
-    if isinstance(value, bool | int | float) and len(text := repr(value)) <= 30:
+    if isinstance(value, bool | int | float) and len(text := json.dumps(value)) <= 30:
         return text
     return type_name(value)
 
