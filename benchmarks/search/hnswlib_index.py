@@ -12,9 +12,11 @@ import hnswlib
 import numpy as np
 from numpy.typing import NDArray
 
-EF = (100, 120, 150, 180, 220, 270, 330, 400)
+EF = (100, 105, 110, 120, 150, 180, 220, 270, 330, 400)
 BUILDS = {
     "M=6, ef_construction=200": {"M": 6, "ef_construction": 200},  # fewer links than its authors recommend
+    "M=6, ef_construction=400": {"M": 6, "ef_construction": 400},
+    "M=7, ef_construction=400": {"M": 7, "ef_construction": 400},
     "M=8, ef_construction=200": {"M": 8, "ef_construction": 200},
     "M=12, ef_construction=200": {"M": 12, "ef_construction": 200},
     "M=16, ef_construction=200": {"M": 16, "ef_construction": 200},
