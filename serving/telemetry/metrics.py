@@ -10,6 +10,7 @@ import os
 from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
 from prometheus_client import (
@@ -23,6 +24,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from serving.telemetry.metric_buffers import FLUSHING, ManyHistogram, MetricBuffer, count_many
+from serving.telemetry.metric_files import reserve
 
 Stage = Literal["parse", "wait", "plan", "encode", "search", "serialise"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -33,6 +35,8 @@ ITEMS = (0, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 16_384)
 
 # Read at import, as in prometheus_client, which then chooses where values live.
 SHARED = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+if SHARED:
+    reserve(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
 REGISTRY = CollectorRegistry()
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
