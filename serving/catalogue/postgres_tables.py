@@ -4,6 +4,7 @@ All tables lie in the schema `towers`. This file imports psycopg, the extra `pos
 """
 
 import secrets
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,7 +12,8 @@ from typing import Any
 import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
-from serving.catalogue.journal import JournalError
+from serving.catalogue.journal import JournalError, Numbers
+from serving.catalogue.journal_file import CLOCK_BITS, RESTORED_STEP
 from serving.files.database_url import DatabaseUrl
 
 SCHEMA_VERSION = 1
@@ -29,8 +31,16 @@ CREATE TABLE towers.events (seq bigint PRIMARY KEY, event_id bytea NOT NULL UNIQ
 CREATE TABLE towers.impressions (seq bigint PRIMARY KEY, impression_id bytea NOT NULL UNIQUE,
     request_id bytea NOT NULL, user_id bytea NOT NULL, item_ids text NOT NULL, time bigint NOT NULL);
 """
-# Added later, also to a journal that lacks it: an earlier release ignores it.
-LATER = "CREATE TABLE towers.event_types (seq bigint PRIMARY KEY, type bytea NOT NULL)"
+# Added later, also to a journal that lacks them: an earlier release ignores them.
+LATER = {
+    "event_types": "CREATE TABLE towers.event_types (seq bigint PRIMARY KEY, type bytea NOT NULL)",
+    "timeline": "CREATE TABLE towers.timeline (id bigint NOT NULL)",
+}
+# A standby that is promoted, and a database restored to an earlier moment, begin another timeline.
+TIMELINE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint"
+RENUMBER = "UPDATE towers.journal SET " + ", ".join(
+    f"{name} = CASE WHEN {name} < %(now)s THEN %(now)s ELSE {name} + {RESTORED_STEP} END" for name in Numbers._fields
+)
 # Several services may start at once. The number is any that no other program of the database uses: "twr1".
 CREATION = "SELECT pg_advisory_xact_lock(x'74777231'::bigint)"
 # A database that has gone must be told within seconds, not after the minutes of the system's defaults. Of one that
@@ -98,12 +108,32 @@ def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool
             connection.execute(
                 "INSERT INTO towers.journal VALUES (%s, %s, 0, 0, 0, 0)", (secrets.token_hex(16), SCHEMA_VERSION)
             )
-        if connection.execute("SELECT to_regclass('towers.event_types')").fetchall() == [(None,)]:
-            connection.execute(LATER)
+        for table, statement in LATER.items():
+            if connection.execute("SELECT to_regclass(%s)", (f"towers.{table}",)).fetchall() == [(None,)]:
+                connection.execute(statement)
+        _follow_timeline(connection)
         ((identity, version),) = connection.execute("SELECT identity, schema_version FROM towers.journal").fetchall()
     if version != SCHEMA_VERSION:
         raise JournalError(f"{url}: a journal of version {version}; this program reads {SCHEMA_VERSION}")
     return str(identity)
+
+
+def _follow_timeline(connection: psycopg.Connection) -> None:
+    """Goes on with higher numbers on a new timeline, which may lack the last changes of the one before.
+
+    Services that run, and folded bundles, have seen their numbers, and would never read other changes under them.
+    """
+    try:
+        with connection.transaction():
+            now = connection.execute(TIMELINE).fetchall()
+    except psycopg.Error:
+        return  # a standby that is only read, or a server that is not PostgreSQL itself
+    known = connection.execute("SELECT id FROM towers.timeline").fetchall()
+    if known != now:
+        connection.execute("DELETE FROM towers.timeline")
+        connection.execute("INSERT INTO towers.timeline VALUES (%s)", now[0])
+        if known:
+            connection.execute(RENUMBER, {"now": time.time_ns() >> CLOCK_BITS})
 
 
 @contextmanager

@@ -156,3 +156,29 @@ def test_a_database_that_goes_and_comes_back_is_told_and_loses_nothing() -> None
             assert [each.item_id for each in journal.items_since(0)] == ["a", "c"]
     finally:
         cluster.remove()
+
+
+def test_after_the_promotion_of_a_standby_that_lacks_changes_readers_miss_no_new_one() -> None:
+    """They have seen the numbers of the lost ones."""
+    cluster = PostgresCluster()
+    try:
+        with closing(PostgresPlace(cluster).open()) as journal:
+            assert [journal.put_items([("a", {}, {})]), journal.add_events([UserEvent("e", "u", "a", 1)])] == [1, 1]
+            cluster.save()
+            assert journal.put_items([("b", {}, {})]) == 2
+            assert journal.add_events([UserEvent("f", "u", "b", 1)]) == 1
+            seen = journal.numbers()
+            cluster.promote_saved()
+            assert journal.put_items([("c", {}, {})]) > seen.items
+            assert journal.add_events([UserEvent("g", "u", "c", 1)]) == 1
+            assert [each.item_id for each in journal.items_since(seen.items)] == ["c"]
+            assert [each.event_id for _, each in journal.events_since(seen.events)] == ["g"]
+            assert [each.item_id for each in journal.items_since(0)] == ["a", "c"]
+            # Those who hold events read all of them anew, without the lost one.
+            assert journal.forgotten() != seen.forgotten
+            (last,) = [each.seq for each in journal.items_since(seen.items)]
+            cluster.kill()
+            cluster.start()
+            assert journal.put_items([("d", {}, {})]) == last + 1
+    finally:
+        cluster.remove()

@@ -83,6 +83,21 @@ class PostgresCluster:
                 pytest.fail(f"processes of PostgreSQL do not end after a kill: {alive}")
             time.sleep(0.01)
 
+    def save(self) -> None:
+        """Keeps the data as they are now; the server starts again."""
+        self.kill()
+        subprocess.run(["cp", "-a", self._data, self._folder / "saved"], check=True)
+        self.start()
+
+    def promote_saved(self) -> None:
+        """Crashes, and promotes what `save` kept in its place: a standby that had come no further."""
+        self.kill()
+        shutil.rmtree(self._data)
+        (self._folder / "saved").rename(self._data)
+        (self._data / "standby.signal").touch()
+        self.start()
+        assert self.execute("SELECT pg_promote()") == "t"
+
     def freeze(self) -> None:
         """Stops the server and all its processes where they are: the kernel still accepts and acknowledges for them."""
         self._signal(signal.SIGSTOP)
