@@ -8,6 +8,7 @@ import select
 import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -34,6 +35,7 @@ OPERATIONS = ROOT / "docs" / "service" / "operations.md"
 JSON = b"Content-Type: application/json\r\n"
 BODY = b'{"user_id": "u5", "k": 3}'
 ITEMS = ["i9", "i13", "i17"]  # of group 1, without i1 and i5, which u5 has seen
+KEY_PAIR = ("-keyout", "key.pem", "-out", "fullchain.pem")
 WAIT_S = 60
 CONNECTIONS = 512
 LARGE = json.dumps({"queries": [{"k": 60}] * 256}).encode()
@@ -45,9 +47,11 @@ class Proxy:
     """nginx with the shipped file: ports, paths and times are the test's, all else unchanged.
 
     Of an answer that is not read the system takes little.
+
+    With `tls` it listens as the lines say that are comments, with a certificate that it trusts itself.
     """
 
-    def __init__(self, folder: Path, replicas: list[int], patience_s: int = 1) -> None:
+    def __init__(self, folder: Path, replicas: list[int], patience_s: int = 1, *, tls: bool = False) -> None:
         binary = shutil.which("nginx")
         if binary is None:
             reason = "nginx is not on PATH; Debian's package is called nginx"
@@ -56,6 +60,12 @@ class Proxy:
         paths = "".join(f"{name}_temp_path {folder / name};\n" for name in ("client_body", "proxy"))
         paths += "".join(f"{name}_temp_path {folder / name};\n" for name in ("fastcgi", "uwsgi", "scgi"))
         text = CONF.read_text(encoding="utf-8")
+        if tls:
+            text, found = re.subn(r"listen 8080 [^\n]*|# (?=listen 443|ssl_)", "", text)
+            assert found == 6
+            words = "openssl req -x509 -newkey rsa:2048 -nodes -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
+            subprocess.run([*words.split(), *KEY_PAIR], cwd=folder, check=True, capture_output=True)
+            text = text.replace("/etc/towers/tls/", f"{folder}/").replace("listen 443 ssl ", "listen 8080 ssl ")
         for pattern, given in (
             (r"user www-data;", f"user {getpass.getuser()}; daemon off;"),
             (r"pid [^;]+;", f"pid {folder / 'pid'};"),
@@ -70,7 +80,9 @@ class Proxy:
         self.log = folder / "log"
         with self.log.open("wb") as log:
             self.process = subprocess.Popen([binary, "-c", str(folder / "nginx.conf")], stderr=log)
-        self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=30)
+        trusted = ssl.create_default_context(cafile=folder / "fullchain.pem") if tls else True
+        scheme = "https" if tls else "http"
+        self.client = httpx.Client(base_url=f"{scheme}://127.0.0.1:{self.port}", timeout=30, verify=trusted)
         until(self._up, "nginx answers")
 
     def _up(self) -> bool:
@@ -258,6 +270,16 @@ def test_malformed_http_never_reaches_a_replica(proxy: Proxy, service: RunningSe
     before = Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall")
     assert error(proxy.said(MALFORMED[name])) == (400, "invalid_http")
     assert Exposed(service.client.get("/metrics").text).sum("towers_requests_total", route="/recall") == before
+
+
+def test_with_tls_a_caller_without_it_is_told(service: RunningService, tmp_path: Path) -> None:
+    proxy = Proxy(tmp_path, [service.port], tls=True)
+    try:
+        assert proxy.recalled() == ITEMS
+        answer = proxy.said(b"POST /recall HTTP/1.1\r\nHost: x\r\n" + JSON + b"Content-Length: 2\r\n\r\n{}")
+        assert error(answer) == (400, "invalid_http") and b"use https" in answer
+    finally:
+        proxy.stop()
 
 
 def test_the_place_of_refusals_is_no_path(proxy: Proxy) -> None:
