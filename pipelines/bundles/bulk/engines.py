@@ -53,6 +53,7 @@ def table(recaller: Recaller, users: pl.Series, k: int) -> pl.DataFrame:
     if empty := names.null_count() + int((names == "").sum()):
         raise DataError(f"no user id in {amount(empty, 'rows')} of {len(users):,}; leave them out")
     bundle, rows = recaller.bundle, recall.rows_of(recaller.bundle, names)
+    k = min(k, bundle.manifest.items)
     with ThreadPoolExecutor(recall.AT_A_TIME, "recall") as pool:
         every = slice(0, len(rows))
         numbers = recall.numbers_of(recaller, pool, rows, every, k, recall.block_of(k), no_bar)

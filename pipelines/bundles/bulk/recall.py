@@ -104,7 +104,8 @@ def write_all(
     """Does the work of `run` with a bundle that is already open."""
     bundle = recaller.bundle
     user_ids = bundle.query_ids if users is None else _listed(users, bundle)
-    block = block_of(k)
+    most = min(k, bundle.manifest.items)  # a longer list costs memory and time, and holds no more
+    block = block_of(most)
     job = job_of("recall", bundle.path, users=digest_of_rows(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
     chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
     if shard is not None:
@@ -114,7 +115,7 @@ def write_all(
             return len(chosen)
     names = user_ids.slice(chosen.start, len(chosen))
     rows = np.arange(chosen.start, chosen.stop) if users is None else rows_of(bundle, names)
-    size = max(1, PART_ROWS // (k * block)) * block
+    size = max(1, PART_ROWS // (most * block)) * block
     with parts_beside(out, job, "recall") as parts:
         with (
             progress(SEARCH, total=len(rows), unit="users") as advance,
@@ -124,7 +125,7 @@ def write_all(
                 parts,
                 len(rows),
                 size,
-                lambda some: numbers_of(recaller, pool, rows, some, k, block, advance),
+                lambda some: numbers_of(recaller, pool, rows, some, most, block, advance),
                 advance,
             )
         numbers = pl.scan_ipc(done, glob=False)

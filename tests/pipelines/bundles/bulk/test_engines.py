@@ -11,7 +11,7 @@ from pipelines import engines, index, recall
 from pipelines.errors import DataError
 from serving.errors import BundleError
 from tests.support.pages.programs import LOCAL_RAY, ended, needs, program
-from tests.support.worlds.serving import write_world
+from tests.support.worlds.serving import ITEMS, seen_rows, write_world
 
 PARTS, MANY_USERS, MANY_ITEMS, K = 7, 5_000, 2_000, 10
 PROCESSES = 2
@@ -49,6 +49,12 @@ def test_a_user_twice_gets_two_lists_and_no_user_none(small: Path) -> None:
     twice = engines.table(engines.searcher(small), pl.Series(["u1", "u1"]), 3)
     assert twice.head(3).equals(twice.tail(3)) and twice.height == 6
     assert engines.table(engines.searcher(small), pl.Series([], dtype=pl.String), 3).schema == twice.schema
+
+
+def test_a_k_above_the_catalogue_gives_all_unseen_items(small: Path) -> None:
+    # No list of that length fits into memory.
+    found = engines.table(engines.searcher(small), pl.Series(["u1"]), 10**12)
+    assert found.height == ITEMS - len(set(seen_rows(1)))
 
 
 def test_whole_numbers_are_ids_as_text(small: Path) -> None:
