@@ -2,6 +2,9 @@
 
 import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +31,20 @@ def test_the_python_example_is_short() -> None:
     lines = [line for line in block().splitlines() if line.strip()]
     assert len(lines) <= 20
     assert ast.parse(block())
+
+
+@pytest.mark.long
+def test_a_type_checker_without_plugins_finds_nothing_in_the_python_example(tmp_path: Path) -> None:
+    (tmp_path / "example.py").write_text(block() + "\nDataConfig(split='random')\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--config-file=", "example.py"],
+        cwd=tmp_path,
+        env=os.environ | {"MYPYPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.long

@@ -35,12 +35,14 @@ RECIPES = Path(__file__).parents[1] / "recipes"
 class Config(Section):
     """One recipe."""
 
-    task: Literal["retrieval", "similarity"] = Field("retrieval", description="what the towers learn")
+    task: Literal["retrieval", "similarity"] = Field(default="retrieval", description="what the towers learn")
     data: DataConfig = DataConfig()
     features: Features = Features()
     model: ModelConfig = ModelConfig()
     loss: LossConfig = SampledSoftmax(name="sampled_softmax")
-    sampler: SamplerConfig | None = Field(None, description="in_batch, where the loss takes negatives from a sampler")
+    sampler: SamplerConfig | None = Field(
+        default=None, description="in_batch, where the loss takes negatives from a sampler"
+    )
     similarity: SimilarityConfig = SimilarityConfig()
     distillation: DistillationConfig = DistillationConfig()
     optimizer: OptimizerConfig = OptimizerConfig()

@@ -34,32 +34,39 @@ class DataConfig(Section):
     """How `towers prepare` turns raw events into a data set, and how training uses it."""
 
     columns: Columns = Columns()
-    lists: dict[str, str] = Field({}, description="separators by column of texts that hold lists; empty: it holds none")
-    vectors: tuple[str, ...] = Field((), description="columns whose texts or lists of numbers are vectors")
-    event_types: tuple[str, ...] = Field((), description="keep only these event types; empty keeps all")
-    min_weight: float | None = Field(None, description="keep only events of at least this weight (a rating, say)")
+    # In the public sections defaults have their name, `default=`: without pydantic's plugin type checkers see no other.
+    lists: dict[str, str] = Field(
+        default={}, description="separators by column of texts that hold lists; empty: it holds none"
+    )
+    vectors: tuple[str, ...] = Field(default=(), description="columns whose texts or lists of numbers are vectors")
+    event_types: tuple[str, ...] = Field(default=(), description="keep only these event types; empty keeps all")
+    min_weight: float | None = Field(
+        default=None, description="keep only events of at least this weight (a rating, say)"
+    )
     time_unit: Literal["auto", "s", "ms", "us", "ns"] = "auto"
     time_zone: Annotated[str, AfterValidator(known_zone)] = Field(
-        "UTC", description="IANA name; of hours and weekdays, and of times that name no zone themselves"
+        default="UTC", description="IANA name; of hours and weekdays, and of times that name no zone themselves"
     )
-    duplicates: Literal["keep", "first", "last"] = Field("first", description="which of a pair's events stays")
+    duplicates: Literal["keep", "first", "last"] = Field(default="first", description="which of a pair's events stays")
     min_user_events: Count = 1
     min_item_events: Count = 1
     split: Literal["auto", "global_time", "leave_last_out", "random", "given"] = "auto"
     ordered: bool = Field(
-        False, description="without times: each user's events are in chronological order, file by file"
+        default=False, description="without times: each user's events are in chronological order, file by file"
     )
     validation: Literal["auto", "given", "last", "random"] = Field(
-        "auto",
+        default="auto",
         description="of a given split, outside the test: the validation file, the last valid_share of each user's "
         "events, or a random one; 'auto': a file that is like the test, else 'last' if the test comes after a user's "
         "other events, else the file or a random share",
     )
-    valid_share: Share = Field(0.1, description="of a given split where left out: as large as the test's, 0.05 to 0.5")
+    valid_share: Share = Field(
+        default=0.1, description="of a given split where left out: as large as the test's, 0.05 to 0.5"
+    )
     test_share: Share = 0.1
-    seed: int = Field(0, ge=0)
+    seed: int = Field(default=0, ge=0)
     refit: bool | Literal["timed"] = Field(
-        False,
+        default=False,
         description="train again on train + validation, for the epochs validation chose; 'timed': only timed events",
     )
 
