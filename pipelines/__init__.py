@@ -1,5 +1,7 @@
 """The offline commands: `from pipelines import prepare, train, export, index, report`; each has a `run`.
 
+Paths are `pathlib.Path`, not strings, except inputs that may be URLs.
+
 `batch` is what a step trains on, `engines` what Ray and Spark call in their processes. Each is imported at first use,
 so `towers serve` loads no model.
 """

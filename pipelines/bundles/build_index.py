@@ -67,6 +67,8 @@ def run(
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
     if target_k < 1:
         raise DataError(f"--target-k must be at least 1, got {target_k}")
+    if kind not in (kinds := ("auto", "exact", "scann")):
+        raise DataError(f"--kind {kind!r}: allowed are {', '.join(kinds)}")
     items = read_manifest(bundle).items
     if kind == "auto":
         kind = "exact" if items < EXACT_BELOW else "scann"

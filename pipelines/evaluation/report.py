@@ -99,6 +99,8 @@ def run(
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
+    if min(ks, default=0) < 1:
+        raise DataError(f"--k: lengths of lists are at least 1, and at least one is needed; got {list(ks)}")
     data, manifest = Dataset.open(dataset), read_manifest(bundle)
     similarity = manifest.is_similarity
     if similarity:

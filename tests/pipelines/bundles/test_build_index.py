@@ -192,6 +192,11 @@ def test_a_target_out_of_reach_is_said_clearly() -> None:
         tune_index.tune(built, QUERIES, impossible, 0.5)
 
 
+def test_a_kind_that_there_is_not_is_refused(large: Path) -> None:
+    with pytest.raises(DataError, match="--kind 'hnsw': allowed are auto, exact, scann"):
+        command.run(large, kind="hnsw")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("target", [0.0, 1.5, float("nan")])
 def test_a_target_that_is_no_share_is_refused(large: Path, target: float) -> None:
     with pytest.raises(DataError, match=r"--target-recall must lie in \(0, 1\]"):

@@ -546,6 +546,14 @@ def test_a_bundle_without_lineage_is_reported_with_a_warning(
     assert "recall@5" in printed.out
 
 
+@pytest.mark.parametrize("ks", [[], [20, 0]])
+def test_lists_without_a_length_are_refused(world: World, tmp_path: Path, ks: list[int]) -> None:
+    with pytest.raises(
+        DataError, match=re.escape(f"--k: lengths of lists are at least 1, and at least one is needed; got {ks}")
+    ):
+        report.run(tmp_path / "none", world.dataset, tmp_path / "report", ks=ks)
+
+
 def test_an_existing_report_stays(world: World, tmp_path: Path) -> None:
     bundle = world.bundle(tmp_path / "bundle")
     (tmp_path / "report").mkdir()
