@@ -38,6 +38,7 @@ def full_softmax(
     Args:
         query: [B, D].
         encode: maps item numbers int64 [n], each below `count`, to vectors [n, D]. Only called in tracing, on blocks.
+            A tensor that it takes from outside gets no gradient: compute in it, from variables, all that trains.
         count: N.
         scale: scalar, 1 / temperature.
         positive: [B, K] scaled scores of the positives; their gradient flows as usual.
