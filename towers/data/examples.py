@@ -6,6 +6,7 @@ There is no state, so a resumed run sees the same batches.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,11 @@ class Examples:
     def steps(self) -> int:
         """Steps per epoch. The last, partial batch is left out; each epoch's order leaves out another one."""
         return max(1, len(self) // self.batch_size)
+
+    @cached_property
+    def _width(self) -> int:
+        """`known`, or the length of the longest list: with a great L for "all" the rest of each row would be empty."""
+        return min(self.known, int(np.diff(self.events.offsets).max(initial=1)))
 
     def chosen(self, epoch: int, steps: range) -> Int64s:
         """The events [S, B] that are the examples of some steps, those of each in rising order."""
@@ -120,8 +126,8 @@ class Examples:
         Whether a negative may equal a positive is `remove_accidental_hits`'s to say.
         """
         start, end = _range_of_user(self.events, example)
-        first = np.maximum(start, np.minimum(example - self.known // 2, end - self.known - 1))
-        places = first[:, None] + np.arange(self.known)
+        first = np.maximum(start, np.minimum(example - self._width // 2, end - self._width - 1))
+        places = first[:, None] + np.arange(self._width)
         places += places >= example[:, None]
         there = places < end[:, None]
         known = self._ranks(np.where(there, places, example[:, None]), there, NO_ITEM)

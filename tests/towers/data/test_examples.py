@@ -108,7 +108,7 @@ def test_balance_weighs_each_user_alike() -> None:
 
 @pytest.mark.parametrize("timed", [True, False])
 @pytest.mark.parametrize("positives", [1, 2, 3])
-@pytest.mark.parametrize("most", [1, 2, 3, 9])
+@pytest.mark.parametrize("most", [1, 2, 3, 9, 10**12])
 def test_known_items_are_the_nearest_others_of_the_same_user(most: int, positives: int, timed: bool) -> None:
     events = small_events(timed)
     shown, known, _ = several(timed, positives, most)
