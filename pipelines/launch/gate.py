@@ -85,7 +85,7 @@ def run(
     verify(*filter(None, (candidate, baseline)))
     judged = Opened(probed(candidate), new, own)
     before = Opened(open_recaller(baseline, verify=False, tower=False), old, its) if baseline and old else None
-    renewal = file.renewal is not None and before is not None and _model(judged.manifest) == _model(before.manifest)
+    renewal = file.renewal is not None and before is not None and model_of(judged.manifest) == model_of(before.manifest)
     needed = _needed(file, renewal, rules, judged, before)
     with phase(JUDGE):
         judgements = tuple(_judgements(needed, judged, before))
@@ -128,7 +128,7 @@ def require(rules: Path, root: Path) -> None:
     requirement.require(root, digest, rules.name)
 
 
-def _model(manifest: Manifest) -> dict[str, str]:
+def model_of(manifest: Manifest) -> dict[str, str]:
     """The digests of what training made: the towers, and the vectors of the users."""
     return {name: info.sha256 for name, info in manifest.files.items() if name.startswith(MODEL)}
 

@@ -70,7 +70,7 @@ class Day:
                 return day
         now = datetime.now(UTC)
         # Not the newest: after a rollback its model is a bad start, too.
-        before = loop.active if loop.settings.warm and loop.active in {day.name for day in known} else None
+        before = _day_that_answers(loop, known) if loop.settings.warm else None
         day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
         day.folder.mkdir(parents=True, exist_ok=True)
         with staged(day.folder / PLAN, overwrite=True) as half:
@@ -210,6 +210,15 @@ class Day:
 
     def _activate(self) -> object:
         return activate.activate(self.loop.settings.store or self.loop.settings.root, self.name)
+
+
+def _day_that_answers(loop: Loop, days: list[Day]) -> str | None:
+    """The name of the day whose model answers: from its own bundle, or one with its prior renewed or items folded in."""
+    if (active := loop.active) is None or active in {day.name for day in days}:
+        return active
+    model = gate.model_of(read_manifest(loop.settings.root / active))
+    made = (day for day in days if (day.bundle / MANIFEST).is_file())
+    return next((day.name for day in made if gate.model_of(read_manifest(day.bundle)) == model), None)
 
 
 def all_days(loop: Loop) -> list[Day]:

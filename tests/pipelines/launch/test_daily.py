@@ -316,6 +316,22 @@ def test_a_day_starts_from_the_one_whose_bundle_answers(
     assert Day.open(Loop.read(write_settings(tmp_path, settings))).warm_from == expected
 
 
+def test_a_day_starts_from_the_one_whose_model_answers_from_a_renewed_bundle(loop: Loop, tmp_path: Path) -> None:
+    users = np.ones((12, 8), np.float32)
+    for number, vectors in enumerate((users, users * 2)):
+        name = f"2026-11-0{number + 1}-a"
+        plan(tmp_path, name, f"2026-11-0{number + 1}T03:30")
+        (tmp_path / "bundles" / name).rmdir()
+        write_world(tmp_path / "bundles" / name, query_vectors=vectors)
+    # Other popular items, as by a renewed prior; then a model that no day has made.
+    write_world(tmp_path / "bundles" / "today", query_vectors=users, popularity=np.arange(60, 0, -1))
+    write_world(tmp_path / "bundles" / "by-hand", query_vectors=users * 3)
+    for number, (active, expected) in enumerate((("today", "2026-11-01-a"), ("by-hand", None))):
+        (loop.settings.root / "active.json").write_text(Active(active=active).model_dump_json())
+        write_day(tmp_path, 2 + number, alike=True)
+        assert Day.open(loop).warm_from == expected
+
+
 def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path: Path) -> None:
     plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
     (loop.settings.root / "active.json").write_text(Active(active="2026-11-03-c").model_dump_json())
