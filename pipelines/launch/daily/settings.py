@@ -13,6 +13,7 @@ from pipelines.console import say
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats import Format
+from pipelines.ingest.formats.folder import files_of
 from pipelines.launch.rules import read_rules, read_toml
 from pipelines.training.similarity.labels import pairs_digest
 from serving.bundle.active import ACTIVE, Active, parsed_active
@@ -187,5 +188,6 @@ class Loop:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    # Of a folder what `towers prepare` sees: partitions that are links, too, and no hidden file, half copied.
+    files = files_of(path) if path.is_dir() else [path]
     return {str(each.relative_to(path)): digest_of(each) for each in files}

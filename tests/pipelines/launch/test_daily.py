@@ -272,6 +272,20 @@ def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
     assert Day.open(Loop.read(tmp_path / "daily.toml")).name == day.name
 
 
+def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -> None:
+    """A partition may be a link to another disk; a hidden file is what rsync has half copied."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "events" / "date=2026-11-02").symlink_to(tmp_path / "disk")
+    keys = {loop.key()}
+    (tmp_path / "events" / ".2.csv.aB3xYz").write_text("user_id,ite")
+    keys.add(loop.key())
+    assert len(keys) == 1
+    for item in ("i1", "i2"):
+        (tmp_path / "disk" / "part-0.csv").write_text(f"user_id,item_id,timestamp\nu1,{item},1700000000\n")
+        keys.add(loop.key())
+    assert len(keys) == 3
+
+
 def test_other_pairs_of_similar_items_make_another_day(loop: Loop, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     recipe = f'task = "similarity"\n[similarity]\npairs = "{pairs}"\nagainst = "items"\n[loss]\nname = "pair"\n'
