@@ -139,15 +139,20 @@ class Day:
 
     def _prepare(self) -> object:
         given = self.loop.settings
-        return prepare.run(
-            self.loop.recipe.data,
-            given.events,
-            self.folder / "dataset",
-            items=given.items,
-            users=given.users,
-            format=given.format,
-            on_bad_rows=given.on_bad_rows,
-        )
+        try:
+            return prepare.run(
+                self.loop.recipe.data,
+                given.events,
+                self.folder / "dataset",
+                items=given.items,
+                users=given.users,
+                format=given.format,
+                on_bad_rows=given.on_bad_rows,
+            )
+        except DataError as error:
+            # Here the options of `towers prepare` are keys.
+            told = str(error).replace("--on-bad-rows skip", 'on_bad_rows = "skip"').replace("--format", "format")
+            raise DataError(told) from None
 
     def _train(self) -> object:
         before = None if self.warm_from is None else self.loop.settings.work / self.warm_from / "run"

@@ -484,7 +484,7 @@ def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
     config = write_settings(tmp_path)
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "1.csv").write_text("user_id,item_id,timestamp\nu1,i1,never\n")
-    with pytest.raises(DataError, match="never"):
+    with pytest.raises(DataError, match='never.*; on_bad_rows = "skip" leaves such rows out'):
         daily.run(config)
     (summary,) = told(tmp_path)
     assert (summary["outcome"], summary["at"], summary["bundle"]) == ("failed", "prepare", None)
