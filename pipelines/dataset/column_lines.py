@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.derive_features import NO_VALUE, Choice, choices
+from pipelines.dataset.derive_features import NO_NAME, NO_VALUE, Choice, choices
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.resolve_features import column_of, request_of
 from towers.config.features import Feature
@@ -98,6 +98,6 @@ def _of_choice(
             return f"{derived}; only of the items of {', '.join(map(repr, lists))}"
         if not kinds and choice.kind is not None:
             return f"left out by the recipe (else {derived})"
-    if choice.kind is None and choice.reason != NO_VALUE:
+    if choice.kind is None and choice.reason not in (NO_NAME, NO_VALUE):
         return f"left out: {choice.reason}; --set features.{side}.{choice.name}.kind=hashed includes it"
     return f"left out: {choice.reason}" if choice.kind is None else derived

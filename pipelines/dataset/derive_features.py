@@ -24,6 +24,7 @@ LONGEST_WORD = 30  # letters shown of a word
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
+NO_NAME = "it has no name, like the row numbers that pandas writes"  # a recipe cannot name it
 TIME_KEY = "the time of a partition, and training does not know later ones"
 LOOKED_AT = 100_000  # rows inspected to see whether strings look like lists
 # Known users' stored vectors and requests without context lack it, so half the examples train without it.
@@ -72,7 +73,8 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
 
     def add(frame: pl.LazyFrame, columns: Mapping[str, str], **settings: float) -> None:
         for column, kind in columns.items():
-            found[column] = (*_kind(frame.select(column), pl.col(column), kind), {"column": column, **settings})
+            why = _kind(frame.select(column), pl.col(column), kind) if column else (None, NO_NAME)
+            found[column] = (*why, {"column": column, **settings})
 
     manifest = dataset.manifest
     taken = [*GIVEN[side]]

@@ -245,6 +245,20 @@ def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     assert "  events  action       type of the event: only data.event_types reads it" in told
 
 
+def test_the_row_numbers_of_pandas_have_no_name_and_become_no_feature(tmp_path: Path) -> None:
+    numbered = {name: frame.with_row_index("") for name, frame in frames().items()}
+    prepared(tmp_path, "csv", **numbered)
+    data = Dataset.open(tmp_path / "out-csv")
+    told = column_lines(data)
+    for file in ("users", "items"):
+        assert f"  {file:<6}  {'':<11}  left out: it has no name, like the row numbers that pandas writes" in told
+    resolved = check.check_recipe(Config(), data).features
+    assert {each.column for side in (resolved.query, resolved.candidate) for each in (side or {}).values()} == {
+        *(None, "occupation", "born", "visits", "income", "code", "device", "hour of day"),
+        *("genres", "moods", "title", "rare"),
+    }
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_data_lists_says_what_is_a_list_in_every_format(tmp_path: Path, suffix: str) -> None:
     data = DataConfig(lists={"moods": ";", "genres": "", "device": ""})
