@@ -47,7 +47,7 @@ def refuse_unready(tracker: Tracker | None) -> None:
     if tracker is None:
         return
     if find_spec("mlflow") is None:
-        raise DataError("--track mlflow: the package mlflow is not installed; pip install -e '.[mlflow]'")
+        raise DataError("--track mlflow: the package mlflow is not installed; pip install 'towers-recall[mlflow]'")
     if not os.environ.get(URI):
         raise DataError(
             f"--track mlflow: {URI} is not set; it is the address of the server, for example http://127.0.0.1:5000"

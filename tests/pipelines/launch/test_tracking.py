@@ -369,7 +369,7 @@ def test_a_tracker_that_cannot_work_is_refused_before_the_training(
     monkeypatch.setenv(tracking.URI, "http://127.0.0.1:9")
     tracking.refuse_unready("mlflow")
     monkeypatch.setattr(tracking, "find_spec", lambda name: None)
-    with pytest.raises(DataError, match=r"pip install -e '\.\[mlflow\]'"):
+    with pytest.raises(DataError, match=r"pip install 'towers-recall\[mlflow\]'"):
         tracking.refuse_unready("mlflow")
 
 
