@@ -15,18 +15,17 @@ from towers.config.sections import Columns, DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 IDS = range(12)
-# Each writes the ids 0 to 11 in one form: as text without and with a point, as whole and as broken numbers.
-WHOLE, POINT, INTEGER, FLOAT = "1", "1.0", "Int64", "Float64"
-ALIKE = {WHOLE: WHOLE, POINT: POINT, INTEGER: WHOLE, FLOAT: WHOLE}
+# Each writes the ids 0 to 11 in one form: as text without and with a point, as whole, broken and decimal numbers.
+WHOLE, POINT, INTEGER, FLOAT, DECIMAL = "1", "1.0", "Int64", "Float64", "Decimal"
+ALIKE = {WHOLE: WHOLE, POINT: POINT, INTEGER: WHOLE, FLOAT: WHOLE, DECIMAL: WHOLE}
 
 
 def written(folder: Path, stem: str, column: str, form: str, **others: list[str]) -> Path:
     """A file with the ids 0 to 11 in a form, and other columns."""
-    if form in (INTEGER, FLOAT):
+    if form in (INTEGER, FLOAT, DECIMAL):
         path = folder / f"{stem}.parquet"
-        pl.DataFrame({column: list(IDS), **others}).with_columns(pl.col(column).cast(getattr(pl, form))).write_parquet(
-            path
-        )
+        dtype = pl.Decimal(38, 0) if form == DECIMAL else getattr(pl, form)
+        pl.DataFrame({column: list(IDS), **others}).with_columns(pl.col(column).cast(dtype)).write_parquet(path)
         return path
     path = folder / f"{stem}.csv"
     pl.DataFrame({column: [f"{n}{form[1:]}" for n in IDS], **others}).write_csv(path)
@@ -36,7 +35,7 @@ def written(folder: Path, stem: str, column: str, form: str, **others: list[str]
 # A folder holds one format; the files of attributes below mix them.
 SAME_FORMAT = [
     *itertools.product((WHOLE, POINT), repeat=2),
-    *itertools.product((INTEGER, FLOAT), repeat=2),
+    *itertools.product((INTEGER, FLOAT, DECIMAL), repeat=2),
 ]
 
 

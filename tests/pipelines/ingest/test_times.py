@@ -206,9 +206,9 @@ def test_dates_in_one_file_and_numbers_in_another_are_refused(tmp_path: Path, he
 
 
 def test_a_time_that_names_its_zone_keeps_it(tmp_path: Path) -> None:
-    cells = ["2024-07-01T12:00:00+02:00", "2024-07-01T12:00:00Z", "2024-07-01T12:00:00"]
+    cells = ["2024-07-01T12:00:00+02:00", "2024-07-01T12:00:00Z", "2024-07-01 12:00:00 UTC", "2024-07-01T12:00:00"]
     # Kathmandu is 5 h 45 min ahead.
-    wanted = [datetime(2024, 7, 1, 10), datetime(2024, 7, 1, 12), datetime(2024, 7, 1, 6, 15)]
+    wanted = [datetime(2024, 7, 1, 10), *[datetime(2024, 7, 1, 12)] * 2, datetime(2024, 7, 1, 6, 15)]
     assert times_of(tmp_path, cells, time_zone="Asia/Kathmandu") == [micros(t.replace(tzinfo=UTC)) for t in wanted]
     typed = [datetime(2024, 7, 1, 12, tzinfo=ZoneInfo("Asia/Tokyo"))]
     assert times_of(tmp_path, typed, time_zone="Asia/Kathmandu") == [micros(typed[0])]
@@ -224,6 +224,7 @@ def test_a_time_that_names_its_zone_keeps_it(tmp_path: Path) -> None:
         "20240701T100005Z",
         "20240701T120005+0200",
         "2024-07-01 10:00:05.000",
+        "2024-07-01 10:00:05 UTC",
     ],
 )
 def test_every_usual_form_of_iso_8601_is_read(tmp_path: Path, text: str) -> None:
