@@ -38,7 +38,9 @@ def show(root: Root) -> None:
     with _opened(root) as opened:
         infos, there = opened.versions.list(), str(opened.versions.root)
     shown = without_password(root.rstrip("/")) if isinstance(root, str) else str(root)
-    table = Table("bundle", "state", "model", "created", Column("items", justify="right"), "problem")
+    # Whole also in the 80 columns of a pipe: `activate` wants the name.
+    names = (Column(head, overflow="fold") for head in ("bundle", "state", "model"))
+    table = Table(*names, "created", Column("items", justify="right"), "problem")
     for info in infos:
         created = "" if info.created_at is None else info.created_at.strftime("%Y-%m-%d %H:%M:%S %Z")
         items = "" if info.items is None else f"{info.items:,}"

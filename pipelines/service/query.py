@@ -77,7 +77,9 @@ def _show(user: str, answer: Answer) -> None:
     console = Console()
     console.print(Text(f"recalled for user {user} (source: {answer.source})"))
     title = [] if answer.titles is None else ["title"]
-    table = Table(Column("#", justify="right"), "id", *title, Column("score", justify="right"))
+    # A pipe has 80 columns; an id that ends in … is of no use there.
+    ids = Column("id", overflow="fold")
+    table = Table(Column("#", justify="right"), ids, *title, Column("score", justify="right"))
     for place, (item_id, score) in enumerate(answer.items):
         words = [] if answer.titles is None else [Text(_in_words(answer.titles[place]))]
         table.add_row(str(place + 1), Text(item_id), *words, f"{score:.4f}")

@@ -156,6 +156,17 @@ def test_the_command_to_give_quotes_a_root_with_blanks(tmp_path: Path, capsys: p
     assert f"towers bundles activate NAME --root '{tmp_path}/my root'\n" in capsys.readouterr().err
 
 
+def test_a_long_name_is_shown_whole_in_a_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    name = "release-2026-11-28-nightly-eu-west"
+    write_world(tmp_path / name)
+    activate.show(tmp_path)
+    rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
+    assert "".join(row[1].strip() for row in rows) == name
+
+
 def test_what_cannot_be_is_told_before_a_bundle_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A probe takes seconds, of a large bundle minutes."""
     for name in ("v0", "v1", "v2"):
