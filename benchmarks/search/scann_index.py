@@ -37,7 +37,8 @@ def searches(name: str) -> Iterator[dict[str, Any]]:
 
 def opened(path: Path, dimension: int) -> Any:
     """The index; a search of one query takes one thread."""
-    vectors = np.load(path.parents[1] / "vectors.npy", mmap_mode="r")
+    # As a bundle maps them: np.memmap itself is slow to slice.
+    vectors = np.asarray(np.load(path.parents[1] / "vectors.npy", mmap_mode="r"))
     return ScannIndex.load(path, vectors, ScannParameters.for_size(*vectors.shape))
 
 
