@@ -110,6 +110,14 @@ def index(result: Result) -> Rows:
     ]
 
 
+def engines(result: Result) -> Rows:
+    """Queries a second of each engine, as a share of hnswlib's."""
+    items, single, batch = result["sizes"]["items"], *(result["of_hnswlib"][form] for form in ("single", "batch"))
+    shares = ", ".join(f"{name} {single[name]:.2f} / {batch[name]:.2f}" for name in single if name != "hnswlib")
+    what = f"Engines at {items:,} items, likewise: share of hnswlib's queries/s one by one / in batches"
+    return [(what, shares, "search.engines --work DIR" + " --million" * (items == 1_000_000))]
+
+
 def bulk_recall(result: Result) -> Rows:
     """`towers recall` against the bare search."""
     figures = ", ".join(f"{name} {each['ratio']:.2f}" for name, each in result["bundles"].items())
@@ -160,6 +168,8 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "calm": calm,
     "soak": soak,
     "index": index,
+    "engines": engines,
+    "engines_million": engines,
     "bulk_recall": bulk_recall,
     "worker_memory": worker_memory,
 }
