@@ -6,6 +6,7 @@ without one, and a finished day does nothing.
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -27,6 +28,7 @@ from pipelines.training import train
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
 from serving.bundle.versions import CANDIDATE, Versions
+from serving.errors import BundleError
 from serving.files.staging import remove, staged
 from serving.service.store import Store
 from towers.errors import ConfigError
@@ -218,12 +220,16 @@ class Day:
 
 
 def _day_that_answers(loop: Loop, days: list[Day]) -> str | None:
-    """The name of the day whose model answers: from its own bundle, or one with its prior renewed or items folded in."""
+    """The name of the day whose model answers, from its own bundle or one with a renewed prior or with folded items."""
     if (active := loop.active) is None or active in {day.name for day in days}:
         return active
+    # If that one cannot be read, it ends here what the gate would end after hours of training.
     model = gate.model_of(read_manifest(loop.settings.root / active))
-    made = (day for day in days if (day.bundle / MANIFEST).is_file())
-    return next((day.name for day in made if gate.model_of(read_manifest(day.bundle)) == model), None)
+    for day in days:
+        with suppress(BundleError):  # one that cannot be read, of another release perhaps, is no reason to end this day
+            if gate.model_of(read_manifest(day.bundle)) == model:
+                return day.name
+    return None
 
 
 def all_days(loop: Loop) -> list[Day]:

@@ -331,6 +331,8 @@ def test_a_day_starts_from_the_one_whose_bundle_answers(
 
 
 def test_a_day_starts_from_the_one_whose_model_answers_from_a_renewed_bundle(loop: Loop, tmp_path: Path) -> None:
+    plan(tmp_path, "2026-10-31-a", "2026-10-31T03:30")
+    (tmp_path / "bundles" / "2026-10-31-a" / "manifest.json").write_text('{"schema_version": 99}')
     users = np.ones((12, 8), np.float32)
     for number, vectors in enumerate((users, users * 2)):
         name = f"2026-11-0{number + 1}-a"
@@ -484,7 +486,7 @@ def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
     config = write_settings(tmp_path)
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "1.csv").write_text("user_id,item_id,timestamp\nu1,i1,never\n")
-    with pytest.raises(DataError, match='never.*; on_bad_rows = "skip" leaves such rows out'):
+    with pytest.raises(DataError, match=r'never.*; on_bad_rows = "skip" leaves such rows out'):
         daily.run(config)
     (summary,) = told(tmp_path)
     assert (summary["outcome"], summary["at"], summary["bundle"]) == ("failed", "prepare", None)
