@@ -12,11 +12,11 @@ from typing import Any
 
 from pipelines.console import amount, next_step, phases, say
 from pipelines.errors import GateError
-from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days
+from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days, day_that_answers
 from pipelines.launch.daily.settings import Loop
+from serving.errors import BundleError
 from serving.files.lock import exclusive
 from serving.files.staging import staged
-from serving.service.store import StoreError
 
 NOTIFY_S = 60.0  # that the command may take
 
@@ -104,11 +104,14 @@ def _retain(loop: Loop, today: Day) -> list[str]:
         loop.follow()
         if (now := loop.choice) is not None:
             kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
-        for day in all_days(loop)[: -loop.settings.keep]:
-            if day.name not in kept:
+        days = all_days(loop)
+        # The next one starts from it, also where a bundle of its model with another name answers.
+        start = day_that_answers(loop, days)
+        for day in days[: -loop.settings.keep]:
+            if day.name not in {*kept, start}:
                 day.remove()
                 removed.append(day.name)
-    except StoreError as error:
+    except BundleError as error:
         say(f"warning: old days stay: {error}")
     if removed:
         say(f"removed {amount(len(removed), 'days')}: {', '.join(removed)}")

@@ -72,7 +72,7 @@ class Day:
                 return day
         now = datetime.now(UTC)
         # Not the newest: after a rollback its model is a bad start, too.
-        before = _day_that_answers(loop, known) if loop.settings.warm else None
+        before = day_that_answers(loop, known) if loop.settings.warm else None
         day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
         day.folder.mkdir(parents=True, exist_ok=True)
         with staged(day.folder / PLAN, overwrite=True) as half:
@@ -219,7 +219,7 @@ class Day:
         return activate.activate(self.loop.settings.store or self.loop.settings.root, self.name)
 
 
-def _day_that_answers(loop: Loop, days: list[Day]) -> str | None:
+def day_that_answers(loop: Loop, days: list[Day]) -> str | None:
     """The name of the day whose model answers, from its own bundle or one with a renewed prior or with folded items."""
     if (active := loop.active) is None or active in {day.name for day in days}:
         return active

@@ -36,7 +36,7 @@ class Settings(Section):
     format: Format = "auto"
     on_bad_rows: Literal["error", "skip"] = "error"
     recipe: str = Field("default", description="a recipe: a file, or the name of one that comes with towers")
-    warm: bool = Field(True, description="start training from the day whose bundle answers")
+    warm: bool = Field(True, description="start training from the day whose model answers")
     vectors: VectorType = Field("float32", description="how item vectors are stored, as of `towers export`")
     rules: Path = Field(description="the rules of the gate")
     root: Path = Field(Path("bundles"), description="the directory of bundles that a service follows")

@@ -379,6 +379,24 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
 
 
+def test_the_day_whose_model_answers_from_a_renewed_bundle_is_kept(
+    loop: Loop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = [f"2026-11-0{day}-a" for day in range(1, 5)]
+    for day, name in enumerate(names, start=1):
+        plan(tmp_path, name, f"2026-11-0{day}T03:30")
+    (tmp_path / "bundles" / names[0]).rmdir()
+    for name in (names[0], "renewed", "renewed-again"):
+        write_world(tmp_path / "bundles" / name)
+    choose(loop.settings.root, "renewed-again", "renewed")
+    today = all_days(loop)[-1]
+    assert daily._retain(loop, today) == [names[1]]
+    assert Day.open(loop).warm_from == names[0]
+    (tmp_path / "bundles" / "renewed-again" / "manifest.json").write_text("{")
+    assert daily._retain(loop, today) == []
+    assert re.search("warning: old days stay: .*renewed-again/manifest.json: ", capsys.readouterr().err)
+
+
 def stored(loop: Loop, tmp_path: Path, *names: str) -> Loop:
     """The same loop with a store that has these bundles, all of them empty."""
     pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
