@@ -189,5 +189,8 @@ class Loop:
 
 def _digests(path: Path) -> dict[str, str]:
     # Of a folder what `towers prepare` sees: partitions that are links, too, and no hidden file, half copied.
-    files = files_of(path) if path.is_dir() else [path]
+    try:
+        files = files_of(path) if path.is_dir() else [path]
+    except DataError:  # an empty folder: `towers prepare` refuses it as a step of the day, of which `notify` is told
+        files = []
     return {str(each.relative_to(path)): digest_of(each) for each in files}

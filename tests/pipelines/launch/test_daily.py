@@ -515,6 +515,15 @@ def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
     assert "warning: notify:" in capsys.readouterr().err
 
 
+def test_events_that_have_not_come_are_told(tmp_path: Path) -> None:
+    config = write_settings(tmp_path)
+    (tmp_path / "events").mkdir()
+    with pytest.raises(DataError, match="events: the folder holds no file"):
+        daily.run(config)
+    (summary,) = told(tmp_path)
+    assert (summary["outcome"], summary["at"]) == ("failed", "prepare")
+
+
 WRONG = {
     'evnts = "events"': "evnts: no such key; .* did you mean 'events'",
     "keep = 0": "keep: .*greater than or equal to 1",
