@@ -36,6 +36,7 @@ from towers.errors import ConfigError
 PLAN, SUMMARY = "plan.json", "summary.json"
 ACTIVATED, REFUSED, FAILED = "activated", "refused", "failed"
 KEY_DIGITS = 8
+KEYS = "`towers daily` has no options: format and on_bad_rows are keys of its settings, data.* of its recipe"
 
 
 class Step(NamedTuple):
@@ -152,9 +153,9 @@ class Day:
                 on_bad_rows=given.on_bad_rows,
             )
         except DataError as error:
-            # Here the options of `towers prepare` are keys.
-            told = str(error).replace("--on-bad-rows skip", 'on_bad_rows = "skip"').replace("--format", "format")
-            raise DataError(told) from None
+            if "--" not in str(error):  # the remedy is no option of `towers prepare`
+                raise
+            raise DataError(f"{error}; {KEYS}") from None
 
     def _train(self) -> object:
         before = None if self.warm_from is None else self.loop.settings.work / self.warm_from / "run"

@@ -498,13 +498,17 @@ def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:
         daily.run(tmp_path / "daily.toml")
 
 
+# The end of what prepare refuses with one of its options as the remedy.
+KEYS = r"`towers daily` has no options: format and on_bad_rows are keys of its settings, data\.\* of its recipe"
+
+
 def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = write_settings(tmp_path)
     (tmp_path / "events").mkdir()
     (tmp_path / "events" / "1.csv").write_text("user_id,item_id,timestamp\nu1,i1,never\n")
-    with pytest.raises(DataError, match=r'never.*; on_bad_rows = "skip" leaves such rows out'):
+    with pytest.raises(DataError, match=f"never.*; --on-bad-rows skip .*; {KEYS}$"):
         daily.run(config)
     (summary,) = told(tmp_path)
     assert (summary["outcome"], summary["at"], summary["bundle"]) == ("failed", "prepare", None)
@@ -513,6 +517,13 @@ def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
     with pytest.raises(DataError, match="never"):
         daily.run(config)
     assert "warning: notify:" in capsys.readouterr().err
+
+
+def test_columns_without_a_known_name_are_told_where_their_keys_are(loop: Loop, tmp_path: Path) -> None:
+    (tmp_path / "events" / "1.csv").write_text("who,what\nu1,i1\n")
+    day = Day.open(loop)
+    with pytest.raises(DataError, match=rf"--set data\.columns\.user=NAME.*; {KEYS}$"):
+        day.steps()[0].make()
 
 
 def test_events_that_have_not_come_are_told(tmp_path: Path) -> None:
