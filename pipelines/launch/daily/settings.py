@@ -188,7 +188,8 @@ class Loop:
 
 
 def _digests(path: Path) -> dict[str, str]:
-    # Of a folder what `towers prepare` sees: partitions that are links, too, and no hidden file, half copied.
+    # Of a folder all that `towers prepare` finds, read or not: partitions that are links, too, and no hidden file.
+    # Not what it finds beside a single file: that would need the format.
     try:
         files = files_of(path) if path.is_dir() else [path]
     except DataError:  # an empty folder: `towers prepare` refuses it as a step of the day, of which `notify` is told
