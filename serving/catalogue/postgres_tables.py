@@ -3,10 +3,12 @@
 All tables lie in the schema `towers`. This file imports psycopg, the extra `postgres`.
 """
 
+import logging
 import secrets
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import psycopg
@@ -15,6 +17,9 @@ from psycopg.conninfo import conninfo_to_dict
 from serving.catalogue.journal import JournalError, Numbers
 from serving.catalogue.journal_file import CLOCK_BITS, RESTORED_STEP
 from serving.files.database_url import DatabaseUrl
+from serving.telemetry.logs import SERVICE
+
+log = logging.getLogger(SERVICE)
 
 SCHEMA_VERSION = 1
 # One row of `journal` holds the last number of each kind. Each write locks it first, so that writes come one after the
@@ -31,14 +36,16 @@ CREATE TABLE towers.events (seq bigint PRIMARY KEY, event_id bytea NOT NULL UNIQ
 CREATE TABLE towers.impressions (seq bigint PRIMARY KEY, impression_id bytea NOT NULL UNIQUE,
     request_id bytea NOT NULL, user_id bytea NOT NULL, item_ids text NOT NULL, time bigint NOT NULL);
 """
-# Added later, also to a journal that lacks them: an earlier release ignores them.
-LATER = {
-    "event_types": "CREATE TABLE towers.event_types (seq bigint PRIMARY KEY, type bytea NOT NULL)",
-    "timeline": "CREATE TABLE towers.timeline (id bigint NOT NULL)",
-}
-# A standby that is promoted, and a database restored to an earlier moment, begin another timeline.
-TIMELINE = "SELECT ('x' || left(pg_walfile_name(pg_current_wal_insert_lsn()), 8))::bit(32)::bigint"
-RENUMBER = "UPDATE towers.journal SET " + ", ".join(
+# Added later, also to a journal that lacks it: an earlier release ignores it.
+LATER = "CREATE TABLE towers.event_types (seq bigint PRIMARY KEY, type bytea NOT NULL)"
+# Where the journal was when it was last looked at, and where it is. A standby that is promoted, and a database restored
+# to an earlier moment, begin another timeline; what pg_dump or a template made has another oid. Nothing of a standby.
+PLACES = """SELECT to_jsonb(journal) ->> 'place', concat_ws(' ', system_identifier,
+    left(pg_walfile_name(pg_current_wal_insert_lsn()), 8), pg_database.oid, 'towers.journal'::regclass::oid)
+FROM towers.journal, pg_control_system(), pg_database WHERE datname = current_database() AND NOT pg_is_in_recovery()"""
+# A column of this table, not a table: who may write the journal, or read it, may do so with this, too.
+ADD_PLACE = "ALTER TABLE towers.journal ADD COLUMN IF NOT EXISTS place text"
+RENUMBER = "UPDATE towers.journal SET place = %(place)s, " + ", ".join(
     f"{name} = CASE WHEN {name} < %(now)s THEN %(now)s ELSE {name} + {RESTORED_STEP} END" for name in Numbers._fields
 )
 # Several services may start at once. The number is any that no other program of the database uses: "twr1".
@@ -108,32 +115,38 @@ def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool
             connection.execute(
                 "INSERT INTO towers.journal VALUES (%s, %s, 0, 0, 0, 0)", (secrets.token_hex(16), SCHEMA_VERSION)
             )
-        for table, statement in LATER.items():
-            if connection.execute("SELECT to_regclass(%s)", (f"towers.{table}",)).fetchall() == [(None,)]:
-                connection.execute(statement)
-        _follow_timeline(connection)
+        if connection.execute("SELECT to_regclass('towers.event_types')").fetchall() == [(None,)]:
+            connection.execute(LATER)
+        _follow_place(connection, url)
         ((identity, version),) = connection.execute("SELECT identity, schema_version FROM towers.journal").fetchall()
     if version != SCHEMA_VERSION:
         raise JournalError(f"{url}: a journal of version {version}; this program reads {SCHEMA_VERSION}")
     return str(identity)
 
 
-def _follow_timeline(connection: psycopg.Connection) -> None:
-    """Goes on with higher numbers on a new timeline, which may lack the last changes of the one before.
+def _follow_place(connection: psycopg.Connection, url: DatabaseUrl) -> None:
+    """Goes on with higher numbers in another place, which may lack the last changes of the one before.
 
     Services that run, and folded bundles, have seen their numbers, and would never read other changes under them.
     """
     try:
         with connection.transaction():
-            now = connection.execute(TIMELINE).fetchall()
-    except psycopg.Error:
-        return  # a standby that is only read, or a server that is not PostgreSQL itself
-    known = connection.execute("SELECT id FROM towers.timeline").fetchall()
-    if known != now:
-        connection.execute("DELETE FROM towers.timeline")
-        connection.execute("INSERT INTO towers.timeline VALUES (%s)", now[0])
-        if known:
-            connection.execute(RENUMBER, {"now": time.time_ns() >> CLOCK_BITS})
+            for known, now in connection.execute(PLACES).fetchall():
+                if known is None:
+                    connection.execute(ADD_PLACE)
+                    connection.execute("UPDATE towers.journal SET place = %s", (now,))
+                elif known != now:
+                    connection.execute(RENUMBER, {"place": now, "now": time.time_ns() >> CLOCK_BITS})
+    except (psycopg.ProgrammingError, psycopg.InternalError, psycopg.NotSupportedError) as error:
+        # A user who may only read, or a server that is not PostgreSQL itself.
+        reason = error.diag.message_primary
+        _warn(f"{url}: after a promotion or a restore changes may get the numbers of lost ones: {reason}")
+
+
+@cache
+def _warn(text: str) -> None:
+    """Once: each connection finds the same."""
+    log.warning(text)
 
 
 @contextmanager

@@ -89,13 +89,18 @@ class PostgresCluster:
         subprocess.run(["cp", "-a", self._data, self._folder / "saved"], check=True)
         self.start()
 
-    def promote_saved(self) -> None:
-        """Crashes, and promotes what `save` kept in its place: a standby that had come no further."""
+    def start_saved(self, *, standby: bool = False) -> None:
+        """Crashes, and starts what `save` kept in its place, also as a standby, which had come no further."""
         self.kill()
         shutil.rmtree(self._data)
         (self._folder / "saved").rename(self._data)
-        (self._data / "standby.signal").touch()
+        if standby:
+            (self._data / "standby.signal").touch()
         self.start()
+
+    def promote_saved(self) -> None:
+        """Crashes, and promotes what `save` kept in its place."""
+        self.start_saved(standby=True)
         assert self.execute("SELECT pg_promote()") == "t"
 
     def freeze(self) -> None:
@@ -119,21 +124,32 @@ class PostgresCluster:
         self.execute(f"CREATE DATABASE {name}")
         return self.url(name)
 
-    def url(self, database: str) -> str:
+    def url(self, database: str, user: str = USER) -> str:
         """The URL of a database."""
-        return f"postgresql://{USER}:{IN_URL}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql://{user}:{IN_URL}@127.0.0.1:{self.port}/{database}"
 
     def execute(self, statement: str, database: str = "postgres") -> str:
         """What psql prints."""
-        words = [self._programs / "psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-h", "127.0.0.1", "-p", str(self.port)]
+        return self._client("psql", "-qAtX", "-v", "ON_ERROR_STOP=1", "-d", database, "-c", statement).strip()
+
+    def dump(self, database: str) -> str:
+        """What pg_dump prints."""
+        return self._client("pg_dump", "-d", database)
+
+    def load(self, dump: str, database: str) -> None:
+        """Takes what `dump` gave into a database without those tables."""
+        self._client("psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", database, given=dump)
+
+    def _client(self, program: str, *words: str, given: str = "") -> str:
         asked = subprocess.run(
-            [*words, "-U", USER, "-d", database, "-c", statement],
+            [self._programs / program, "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, *words],
             env={**os.environ, "PGPASSWORD": PASSWORD},
             check=True,
+            input=given,
             capture_output=True,
             text=True,
         )
-        return asked.stdout.strip()
+        return asked.stdout
 
     def _signal(self, number: int) -> list[int]:
         # The server stands still first: it must not start another process meanwhile.
