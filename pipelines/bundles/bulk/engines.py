@@ -13,6 +13,7 @@ from pipelines.bundles.bulk import recall
 from pipelines.bundles.bulk.parts import Shard
 from pipelines.console import amount, no_bar
 from pipelines.errors import DataError
+from pipelines.ingest.formats.table import plain_numbers
 from serving.bundle.manifest import read_manifest
 from serving.recall.recaller import Recaller
 
@@ -47,9 +48,10 @@ def table(recaller: Recaller, users: pl.Series, k: int) -> pl.DataFrame:
     """
     if k < 1:
         raise DataError(f"k must be at least 1, got {k}")
-    if not (users.dtype == pl.String or users.dtype.is_integer()):
+    plain = plain_numbers(users)
+    if not (plain.dtype == pl.String or plain.dtype.is_integer()):
         raise DataError(f"user ids must be strings or whole numbers, got {users.dtype}")
-    names = users.cast(pl.String)
+    names = plain.cast(pl.String)
     if empty := names.null_count() + int((names == "").sum()):
         raise DataError(f"no user id in {amount(empty, 'rows')} of {len(users):,}; leave them out")
     bundle, rows = recaller.bundle, recall.rows_of(recaller.bundle, names)

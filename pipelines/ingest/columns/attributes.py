@@ -107,7 +107,7 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], path: Path, rejects: 
                 frame = in_calendar(frame, column, path, rejects)
             value = value if isinstance(dtype, pl.List) else value.arr.to_list()
             value = value.cast(pl.List(pl.String)).list.drop_nulls()
-        elif isinstance(dtype, pl.Decimal):
+        elif dtype == pl.Int128:
             value = value.cast(pl.Float64)
         elif not (dtype in (pl.String, pl.Null) or dtype.is_numeric()):
             raise DataError(f"{path}, column {column!r}: a column of type {dtype} is not supported; drop or convert it")

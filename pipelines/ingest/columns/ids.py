@@ -104,8 +104,6 @@ class IdColumn:
         name = self.column
         dtype = frame.schema[name]
         value = pl.col(name)
-        # Whole numbers come from Oracle and Snowflake as decimals without places.
-        whole = dtype.is_integer() or (isinstance(dtype, pl.Decimal) and dtype.scale == 0)
         if dtype.is_float():
             frame = self._drop(frame, value.is_null() | value.is_nan(), "no id")
             # Beyond this, floats cannot represent every whole number.
@@ -113,7 +111,7 @@ class IdColumn:
             broken = (value.abs() > exact) | (value != value.floor())
             frame = self._drop(frame, broken, "an id must be a string or a whole number")
             frame = frame.with_columns(value.cast(pl.Int64))
-        elif not (whole or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
+        elif not (dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
             raise DataError(f"{self.path}, column {name!r}: wrong type: ids are strings or whole numbers, got {dtype}")
         frame = self._drop(frame, value.is_null(), "no id").with_columns(value.cast(pl.String))
         if dtype.is_numeric():

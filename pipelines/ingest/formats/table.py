@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 
 import polars as pl
+from polars import selectors as cs
 
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
@@ -74,11 +75,22 @@ def parquet_table(path: Path) -> Table:
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         frame = pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False)
         try:
-            yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+            for batch in frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True):
+                yield batch.with_columns(map(plain_numbers, batch.select(cs.decimal())))
         except (pl.exceptions.PolarsError, OSError) as error:
             raise _unreadable(path, error) from None
 
     return Table(path, tuple(names), rows, read, typed=True)
+
+
+def plain_numbers(values: pl.Series) -> pl.Series:
+    """Makes decimals, as Oracle, Snowflake and Spark write any number, integers if all are whole, else floats."""
+    if not isinstance(values.dtype, pl.Decimal):
+        return values
+    if not (values == values.floor()).all():
+        return values.cast(pl.Float64)
+    short = values.cast(pl.Int64, strict=False)
+    return short if short.null_count() == values.null_count() else values.cast(pl.Int128)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:

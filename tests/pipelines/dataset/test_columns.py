@@ -121,6 +121,37 @@ def test_whole_numbers_of_a_text_file_keep_every_digit_as_those_of_a_parquet_fil
     assert set(data.manifest.item_columns.values()) == {"number"}
 
 
+def test_decimals_are_whole_numbers_with_every_digit_if_all_are_and_else_floats(tmp_path: Path) -> None:
+    written = {
+        "year": ["1990", None, "2001"],
+        "code": ["1234567890123456780", "1234567890123456789", None],
+        "hash": [str(2**64), "7", None],
+        "price": ["1.5", "2", None],
+    }
+    for places in (0, 10):
+        columns = {
+            name: pl.Series(values, dtype=pl.String).cast(pl.Decimal(38, 10 if name == "price" else places))
+            for name, values in written.items()
+        }
+        ids = {"item_id": ["a", "b", "c"]}
+        pl.DataFrame(ids | columns).write_parquet(tmp_path / "items.parquet")
+        pl.DataFrame({"user_id": ["u1", "u2", "u3"], **ids, **columns}).write_parquet(tmp_path / "events.parquet")
+        config = DataConfig(valid_share=0, test_share=0)
+        files = [tmp_path / f"{name}.parquet" for name in ("events", "items")]
+        prepare.run(config, files[0], tmp_path / f"out{places}", items=files[1])
+        data = Dataset.open(tmp_path / f"out{places}")
+        context = data.context("train")
+        assert context is not None
+        for frame in (data.items.sort("item_id"), context.collect()):
+            assert frame.select(*written).to_dict(as_series=False) == {
+                "year": [1990, None, 2001],
+                "code": [1234567890123456780, 1234567890123456789, None],
+                "hash": [2.0**64, 7.0, None],
+                "price": [1.5, 2.0, None],
+            }
+            assert frame.select(*written).dtypes == [pl.Int64, pl.Int64, pl.Float64, pl.Float64]
+
+
 def test_a_row_that_is_left_out_does_not_make_floats_of_whole_numbers(tmp_path: Path) -> None:
     (tmp_path / "events.csv").write_text("user_id,item_id,place\nu1,a,1\nu2,b,nan\nu3,a,2\n")
     (tmp_path / "items.csv").write_text("item_id,year\na,2001\nb,2002\nc,NaN\n")

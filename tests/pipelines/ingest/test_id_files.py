@@ -84,8 +84,9 @@ def test_ids_that_look_like_numbers_stay_as_they_are(tmp_path: Path) -> None:
     assert read_users(tmp_path / "users.csv").to_list() == ["007", "7", "1e3"]
 
 
-def test_whole_numbers_become_strings(tmp_path: Path) -> None:
-    pl.DataFrame({"user_id": [3, 12, 3]}).write_parquet(tmp_path / "users.parquet")
+@pytest.mark.parametrize("dtype", [pl.Int64, pl.Decimal(38, 0), pl.Decimal(38, 10)], ids=str)
+def test_whole_numbers_become_strings(tmp_path: Path, dtype: pl.DataType) -> None:
+    pl.DataFrame({"user_id": [3, 12, 3]}, {"user_id": dtype}).write_parquet(tmp_path / "users.parquet")
     assert read_users(tmp_path / "users.parquet").to_list() == ["3", "12"]
 
 

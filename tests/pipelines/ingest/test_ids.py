@@ -1,6 +1,7 @@
 """Ids are written alike in all files of a data set, and users and items files are those of the events."""
 
 import itertools
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -16,16 +17,16 @@ from towers.config.sections import Columns, DataConfig
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 IDS = range(12)
 # Each writes the ids 0 to 11 in one form: as text without and with a point, as whole, broken and decimal numbers.
-WHOLE, POINT, INTEGER, FLOAT, DECIMAL = "1", "1.0", "Int64", "Float64", "Decimal"
-ALIKE = {WHOLE: WHOLE, POINT: POINT, INTEGER: WHOLE, FLOAT: WHOLE, DECIMAL: WHOLE}
+WHOLE, POINT = "1", "1.0"
+TYPES = {"Int64": pl.Int64, "Float64": pl.Float64, "NUMBER(38)": pl.Decimal(38, 0), "NUMBER": pl.Decimal(38, 10)}
+ALIKE = {WHOLE: WHOLE, POINT: POINT, **dict.fromkeys(TYPES, WHOLE)}
 
 
 def written(folder: Path, stem: str, column: str, form: str, **others: list[str]) -> Path:
     """A file with the ids 0 to 11 in a form, and other columns."""
-    if form in (INTEGER, FLOAT, DECIMAL):
+    if form in TYPES:
         path = folder / f"{stem}.parquet"
-        dtype = pl.Decimal(38, 0) if form == DECIMAL else getattr(pl, form)
-        pl.DataFrame({column: list(IDS), **others}).with_columns(pl.col(column).cast(dtype)).write_parquet(path)
+        pl.DataFrame({column: list(IDS), **others}).with_columns(pl.col(column).cast(TYPES[form])).write_parquet(path)
         return path
     path = folder / f"{stem}.csv"
     pl.DataFrame({column: [f"{n}{form[1:]}" for n in IDS], **others}).write_csv(path)
@@ -35,7 +36,7 @@ def written(folder: Path, stem: str, column: str, form: str, **others: list[str]
 # A folder holds one format; the files of attributes below mix them.
 SAME_FORMAT = [
     *itertools.product((WHOLE, POINT), repeat=2),
-    *itertools.product((INTEGER, FLOAT, DECIMAL), repeat=2),
+    *itertools.product(TYPES, repeat=2),
 ]
 
 
@@ -72,6 +73,17 @@ def test_users_and_items_files_write_ids_as_the_events_do(tmp_path: Path, side: 
     assert dict(zip(frame[f"{side}_id"], frame["colour"], strict=True)) == {
         f"{n}{ALIKE[events][1:]}": f"c{n}" for n in IDS
     }
+
+
+def test_a_decimal_with_a_fraction_is_no_id_and_one_of_38_digits_is(tmp_path: Path) -> None:
+    users = {"whole": [Decimal(7), Decimal("9" * 38)], "broken": [Decimal(7), Decimal("7.5")]}
+    for name, ids in users.items():
+        frame = pl.DataFrame({"user": pl.Series(ids), "item": ["a", "b"]})
+        frame.write_parquet(tmp_path / f"{name}.parquet")
+    prepare.run(ALL_TRAIN, tmp_path / "whole.parquet", tmp_path / "out")
+    assert set(Dataset.open(tmp_path / "out").users["user_id"]) == {"7", "9" * 38}
+    with pytest.raises(DataError, match=r"broken\.parquet, row 2, column 'user': an id must be a string or a whole"):
+        prepare.run(ALL_TRAIN, tmp_path / "broken.parquet", tmp_path / "other")
 
 
 ID = st.sampled_from(["1", "2", "2.0", "1.00", "a", "x.0", "7"])

@@ -1,6 +1,7 @@
 """Recall on engines: one searcher a process, the rows of one `towers recall`, and the programs of the pages."""
 
 import sys
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +58,10 @@ def test_a_k_above_the_catalogue_gives_all_unseen_items(small: Path) -> None:
     assert found.height == ITEMS - len(set(seen_rows(1)))
 
 
-def test_whole_numbers_are_ids_as_text(small: Path) -> None:
-    assert engines.table(engines.searcher(small), pl.Series([7, 8]), 1)["user_id"].to_list() == ["7", "8"]
+@pytest.mark.parametrize("dtype", [pl.Int64, pl.Decimal(38, 0), pl.Decimal(38, 10)], ids=str)
+def test_whole_numbers_are_ids_as_text(small: Path, dtype: pl.DataType) -> None:
+    users = pl.Series([7, 8], dtype=dtype)
+    assert engines.table(engines.searcher(small), users, 1)["user_id"].to_list() == ["7", "8"]
 
 
 @pytest.mark.parametrize(
@@ -66,6 +69,7 @@ def test_whole_numbers_are_ids_as_text(small: Path) -> None:
     [
         (["u1"], 0, "k must be at least 1, got 0"),
         ([1.5], 3, "user ids must be strings or whole numbers, got Float64"),
+        ([Decimal("1.5")], 3, r"user ids must be strings or whole numbers, got Decimal\(.*"),
         (["u1", None, ""], 3, "no user id in 2 rows of 3; leave them out"),
     ],
 )
