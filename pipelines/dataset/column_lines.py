@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.derive_features import NO_NAME, NO_VALUE, Choice, choices
+from pipelines.dataset.derive_features import NO_NAME, NO_VALUE, Choice, choices, of_row_numbers
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.resolve_features import column_of, request_of
 from towers.config.features import Feature
@@ -37,9 +37,10 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
         yield "events", column, _of_role(role, manifest)
     request = None if config is None else request_of(config)
     similarity = config is not None and config.task == "similarity"
-    twice = "left out: the users have a column of this name, which features read; rename one"
+    twice = "the users have a column of this name, which features read; rename one"
     for column in sorted(manifest.event_columns.keys() & manifest.user_columns.keys() - {request}):
-        yield "events", column, ITEMS_ALONE if similarity else twice
+        why = of_row_numbers(column, manifest.event_columns[column]) or twice
+        yield "events", column, ITEMS_ALONE if similarity else f"left out: {why}"
     for side in ("query", "candidate"):
         spelt = None if config is None else getattr(config.features, side) or {}
         for column, choice in choices(dataset, side).items():

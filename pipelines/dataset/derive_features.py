@@ -25,6 +25,8 @@ LONGEST_WORD = 30  # letters shown of a word
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
 NO_NAME = "it has no name, like the row numbers that pandas writes"  # a recipe cannot name it
+ROW_NUMBERS = "row numbers that pandas wrote"
+ROW_NUMBER_NAMES = ("__index_level_0__", "Unnamed: 0")  # Parquet; a CSV that pandas wrote, read and wrote again
 TIME_KEY = "the time of a partition, and training does not know later ones"
 LOOKED_AT = 100_000  # rows inspected to see whether strings look like lists
 # Known users' stored vectors and requests without context lack it, so half the examples train without it.
@@ -73,7 +75,8 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
 
     def add(frame: pl.LazyFrame, columns: Mapping[str, str], **settings: float) -> None:
         for column, kind in columns.items():
-            why = _kind(frame.select(column), pl.col(column), kind) if column else (None, NO_NAME)
+            reason = of_row_numbers(column, kind)
+            why = (None, reason) if reason else _kind(frame.select(column), pl.col(column), kind)
             found[column] = (*why, {"column": column, **settings})
 
     manifest = dataset.manifest
@@ -96,6 +99,13 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
         made[column] = Choice(_free_name(input_name(column), taken), kind, reason, settings)
         taken.append(made[column].name)
     return {column: made[column] for column in found}
+
+
+def of_row_numbers(column: str, kind: str) -> str | None:
+    """Returns why a column of row numbers, which of events grow with time, is left out; None if it is another."""
+    if not column:
+        return NO_NAME
+    return ROW_NUMBERS if kind == "number" and column.startswith(ROW_NUMBER_NAMES) else None
 
 
 def input_name(column: str) -> str:

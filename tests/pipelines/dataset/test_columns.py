@@ -1,5 +1,6 @@
 """What becomes of columns: the same kinds from every format, lists, derived features, and how it is told."""
 
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -276,18 +277,36 @@ def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     assert "  events  action       type of the event: only data.event_types reads it" in told
 
 
-def test_the_row_numbers_of_pandas_have_no_name_and_become_no_feature(tmp_path: Path) -> None:
-    numbered = {name: frame.with_row_index("") for name, frame in frames().items()}
-    prepared(tmp_path, "csv", **numbered)
+@pytest.mark.parametrize("column", ["", "__index_level_0__", "Unnamed: 0", "Unnamed: 0.1"])
+def test_the_row_numbers_of_pandas_become_no_feature(tmp_path: Path, column: str) -> None:
+    prepared(tmp_path, "csv", **{name: frame.with_row_index(column) for name, frame in frames().items()})
     data = Dataset.open(tmp_path / "out-csv")
-    told = column_lines(data)
-    for file in ("users", "items"):
-        assert f"  {file:<6}  {'':<11}  left out: it has no name, like the row numbers that pandas writes" in told
+    why = "row numbers that pandas wrote" if column else "it has no name, like the row numbers that pandas writes"
+    told = [" ".join(line.split()) for line in column_lines(data)]
+    hints = dict.fromkeys(("events", "users", "items"), "")
+    if column:
+        name = re.sub(r"\W", "_", column)
+        hints |= {
+            "users": f"; --set features.query.{name}.kind=hashed includes it",
+            "items": f"; --set features.candidate.{name}.kind=hashed includes it",
+        }
+    for file, hint in hints.items():
+        assert " ".join(f"{file} {column} left out: {why}{hint}".split()) in told
     resolved = check.check_recipe(Config(), data).features
     assert {each.column for side in (resolved.query, resolved.candidate) for each in (side or {}).values()} == {
         *(None, "occupation", "born", "visits", "income", "code", "device", "hour of day"),
         *("genres", "moods", "title", "rare"),
     }
+    if column:
+        wanted = parse_config({"features": {"query": {"derive": True, name: {"kind": "hashed"}}}})
+        query = check.check_recipe(wanted, data).features.query or {}
+        assert query[name].column == column
+
+
+def test_texts_in_a_column_that_pandas_calls_so_are_no_row_numbers(tmp_path: Path) -> None:
+    column = pl.Series("Unnamed: 0", [f"p{n % 3}" for n in range(USERS)])
+    prepared(tmp_path, "csv", users=frames()["users"].with_columns(column))
+    assert choices(Dataset.open(tmp_path / "out-csv"), "query")["Unnamed: 0"].kind == "categorical"
 
 
 @pytest.mark.parametrize("suffix", FORMATS)
