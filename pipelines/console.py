@@ -29,6 +29,8 @@ TOWERS = "towers"
 # Seconds between plain lines: a tenth of the time so far, so that a log of hours stays short.
 LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 
+WIDE = 1_000_000  # columns, so that no table is cut or folded to fit
+
 Advance = Callable[..., None]
 
 
@@ -45,6 +47,18 @@ def amount(number: int, nouns: str) -> str:
     """Returns a number with its noun, which is given in the plural, on -s or -ies: "1 user", "1,204 users"."""
     one = f"{nouns.removesuffix('ies')}y" if nouns.endswith("ies") else nouns.removesuffix("s")
     return f"{number:,} {one if number == 1 else nouns}"
+
+
+def results(*, markup: bool = True) -> Console:
+    """Returns a console of stdout; without a terminal each row of a table is one whole line there, for grep and awk.
+
+    Args:
+        markup: reads ``[bold]`` and the like in texts, and colours numbers.
+    """
+    console = Console(markup=markup, highlight=markup)
+    if not console.is_terminal:
+        console.width = WIDE
+    return console
 
 
 def phases(command: str, *names: str) -> None:

@@ -10,13 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
 from pipelines.bundles.publish import StoredRoot, described, stored_root
 from pipelines.bundles.requirement import gate
-from pipelines.console import phases, say
+from pipelines.console import phases, results, say
 from pipelines.service.verify import PROBE, VERIFY, probed, verify
 from serving.bundle.active import Active
 from serving.bundle.manifest import read_manifest
@@ -38,7 +37,7 @@ def show(root: Root) -> None:
     with _opened(root) as opened:
         infos, there = opened.versions.list(), str(opened.versions.root)
     shown = without_password(root.rstrip("/")) if isinstance(root, str) else str(root)
-    # Whole also in the 80 columns of a pipe: `activate` wants the name.
+    # Whole also on a narrow terminal: `activate` wants the name.
     names = (Column(head, overflow="fold") for head in ("bundle", "state", "model"))
     table = Table(*names, "created", Column("items", justify="right"), "problem")
     for info in infos:
@@ -50,7 +49,7 @@ def show(root: Root) -> None:
         problem = (info.problem or "").replace(there, shown)
         cells = (name, info.state, info.model_version or "", created, items, problem)
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    results().print(table)
     if not any(info.state == "active" for info in infos):
         say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(shown)}")
 

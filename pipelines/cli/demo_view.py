@@ -7,12 +7,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
 from pipelines.cli.demo_service import DemoAnswer
-from pipelines.console import next_step, towers
+from pipelines.console import next_step, results, towers
 from pipelines.service.query import title_column
 from serving.bundle.reader import Bundle
 
@@ -41,7 +40,7 @@ def show(
         out: the directory of the demo.
         seconds: duration of the demo.
     """
-    console = Console()
+    console = results()
     console.print()
     console.print(_user_table(bundle, later, user, answers[0]))
     console.print()

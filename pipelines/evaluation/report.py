@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from pipelines.console import phases, say
+from pipelines.console import phases, results, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
@@ -171,7 +170,7 @@ def run(
 
 
 def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
-    console = Console(highlight=False, markup=False)
+    console = results(markup=False)
     console.print("\n".join(head(content, dataset)), soft_wrap=True)
     console.print(table(content))
     console.print("\n".join(lines(content)), soft_wrap=True)

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 
-from pipelines.console import Advance, next_step, phases, progress, say
+from pipelines.console import Advance, next_step, phases, progress, results, say
 from pipelines.errors import DataError
 from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_json import REPORT
@@ -124,7 +123,7 @@ def run(
         (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
         (directory / "compare.html").write_text(html(content), encoding="utf-8")
         (directory / "compare.md").write_text(markdown(content), encoding="utf-8")
-    console = Console(highlight=False, markup=False)
+    console = results(markup=False)
     console.print(content["sentence"], soft_wrap=True)
     console.print("\n".join(lines(content)), soft_wrap=True)
     say(f"{out / 'compare.html'}: slices, users, items and lists; open it in a browser")

@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import tomli_w
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pipelines.console import say
+from pipelines.console import results, say
 from pipelines.errors import DataError
 from serving.files.staging import staged
 from serving.http.api_keys import NAME, Key, KeysError, Role, digest, new_key, read_keys
@@ -54,7 +53,7 @@ def show(file: Path) -> None:
     table = Table("name", "role", "SHA-256")
     for key in _read(file):
         table.add_row(Text(key.name), key.role, f"{key.sha256[:8]}…")
-    Console().print(table)
+    results().print(table)
 
 
 def remove(file: Path, name: str) -> None:

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipelines.console import say
+from pipelines.console import results, say
 from pipelines.errors import DataError
 from pipelines.service.answer import Answer, ask
 from serving.bundle.reader import Bundle
@@ -74,10 +73,10 @@ def _titles(bundle: Bundle, item_ids: Sequence[str]) -> list[Any] | None:
 
 
 def _show(user: str, answer: Answer) -> None:
-    console = Console()
+    console = results()
     console.print(Text(f"recalled for user {user} (source: {answer.source})"))
     title = [] if answer.titles is None else ["title"]
-    # A pipe has 80 columns; an id that ends in … is of no use there.
+    # Whole also on a narrow terminal: an id that ends in … is of no use.
     ids = Column("id", overflow="fold")
     table = Table(Column("#", justify="right"), ids, *title, Column("score", justify="right"))
     for place, (item_id, score) in enumerate(answer.items):

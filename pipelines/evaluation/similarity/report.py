@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-from rich.console import Console
 
-from pipelines.console import amount, progress, say
+from pipelines.console import amount, progress, results, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
@@ -169,7 +168,7 @@ def _per_item(measured: dict[str, Neighbours], labels: Labels, data: Dataset) ->
 
 
 def _show(content: dict[str, Any], out: Path) -> None:
-    counts, console = content["counts"], Console(highlight=False, markup=False)
+    counts, console = content["counts"], results(markup=False)
     head = [content["verdict"]["text"], *(f"{each['name']}: {each['text']}" for each in content["findings"])]
     console.print("\n".join(head), soft_wrap=True)
     for group, rankers in content["metrics"].items():

@@ -156,15 +156,17 @@ def test_the_command_to_give_quotes_a_root_with_blanks(tmp_path: Path, capsys: p
     assert f"towers bundles activate NAME --root '{tmp_path}/my root'\n" in capsys.readouterr().err
 
 
-def test_a_long_name_is_shown_whole_in_a_pipe(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    name = "release-2026-11-28-nightly-eu-west"
-    write_world(tmp_path / name)
-    activate.show(tmp_path)
+def test_a_bundle_is_one_whole_line_in_a_pipe(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / ("of the shop " * 9)
+    names = ["release-2026-11-28-nightly-eu-west-01-23abcd", "with-a-damaged-manifest"]
+    write_world(root / names[0])
+    (root / names[1]).mkdir()
+    (root / names[1] / "manifest.json").write_text("{")
+    activate.show(root)
     rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert "".join(row[1].strip() for row in rows) == name
+    told = {row[1].strip(): row[6].strip() for row in rows}
+    assert sorted(told) == sorted(names) and told[names[0]] == ""
+    assert told[names[1]].startswith(f"{root / names[1]}/manifest.json: truncated or altered") and "…" not in told
 
 
 def test_what_cannot_be_is_told_before_a_bundle_is_probed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +212,6 @@ def test_an_operators_day(
         shutil.copytree(whole, root / name)
     write_world(root / "v3", model_version="world-3")  # Whole by its digests, but its towers are no models.
     shutil.copytree(root / "v3", root / "v\udcff")
-    monkeypatch.setenv("COLUMNS", "200")
     versions = Versions(root)
 
     def said(*words: str, code: int = 0) -> str:

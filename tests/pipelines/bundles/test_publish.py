@@ -55,8 +55,6 @@ def objects(system: Any, folder: Path) -> dict[str, bytes]:
 def test_an_operators_day(
     system: Any, bundles: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
-
     def said(*words: str, code: int = 0) -> list[str]:
         monkeypatch.setattr(sys, "argv", ["towers", "bundles", *words, "--root", URL])
         with pytest.raises(SystemExit) as ended:
@@ -196,10 +194,7 @@ def test_a_folder_of_the_system_is_a_store_too(bundles: Path, tmp_path: Path, wi
     assert Store(url).manifests().keys() == {"v1"}
 
 
-def test_the_list_names_what_is_damaged_in_the_store(
-    system: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_list_names_what_is_damaged_in_the_store(system: Any, capsys: pytest.CaptureFixture[str]) -> None:
     system.pipe_file("/shop/recall/v1/manifest.json", b"{")
-    monkeypatch.setenv("COLUMNS", "300")
     choice.show(URL)
     assert f"{URL}/v1/manifest.json: truncated or altered" in capsys.readouterr().out

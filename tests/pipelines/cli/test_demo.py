@@ -21,12 +21,9 @@ from tests.support.worlds.serving import save_towers, write_world
 
 
 @pytest.mark.long
-def test_the_whole_path_ends_with_answers_over_http(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_whole_path_ends_with_answers_over_http(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     from pipelines.cli import demo
 
-    monkeypatch.setenv("COLUMNS", "160")
     out = tmp_path / "demo"
     made = ("world/truth/item_vectors.npy", "dataset/dataset.json", "run/summary.json")
     for name in (*made, "bundle/manifest.json", "report/report.json"):

@@ -118,7 +118,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Root:
     """The root with its gate, of which `old` is active; no bundle has towers, so none are tried."""
     shutil.copytree(world, tmp_path / "root")
-    monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setattr(verify, "open_probed", partial(open_recaller, tower=False))
     made = Root(tmp_path / "root", monkeypatch, capsys)
     made.rules.write_text(RULES.format(least=0.1), encoding="utf-8")

@@ -61,12 +61,11 @@ def test_the_largest_k_is_answered_whole(tmp_path: Path, capsys: pytest.CaptureF
     assert ranks == [str(rank) for rank in range(1, 1_001)]
 
 
-def test_a_long_id_is_shown_whole_in_a_pipe(
+def test_an_item_is_one_whole_line_in_a_pipe(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-    item = "0e6f3b52-7d1c-4a58-9b43-c0f1a2d3e4f5"
-    monkeypatch.setattr(query, "ask", lambda *_, **__: Answer([(item, 0.5)], "user", ["Wool and more " * 9]))
+    item, title = "0e6f3b52-7d1c-4a58-9b43-c0f1a2d3e4f5", "Wool and more " * 9 + "wool"
+    monkeypatch.setattr(query, "ask", lambda *_, **__: Answer([(item, 0.5)], "user", [title]))
     query.run("u5", url="http://service")
     rows = [line.split("│") for line in capsys.readouterr().out.splitlines() if line.startswith("│")]
-    assert "".join(row[2].strip() for row in rows) == item
+    assert [[cell.strip() for cell in row[2:4]] for row in rows] == [[item, title]]
