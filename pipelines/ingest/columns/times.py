@@ -229,7 +229,9 @@ def _in_zone(value: pl.Expr, zone: str) -> pl.Expr:
 
 
 def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
-    text = value.str.strip_chars().str.replace(r"[ t]", "T").str.replace(r"([Zz]| UTC)$", "+00:00")
+    text = value.str.strip_chars().str.replace(r"^([\d-]+)[ t]", "${1}T")
+    # BigQuery writes UTC, Go after an offset.
+    text = text.str.replace(r"(?i)( \+0000 UTC| ?UTC|Z)$", "+00:00")
     # Basic form, without separators.
     text = text.str.replace(r"^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)", "${1}-${2}-${3}T${4}:${5}:${6}")
     text = text.str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00:00")

@@ -225,6 +225,11 @@ def test_a_time_that_names_its_zone_keeps_it(tmp_path: Path) -> None:
         "20240701T120005+0200",
         "2024-07-01 10:00:05.000",
         "2024-07-01 10:00:05 UTC",
+        "2024-07-01T10:00:05 UTC",
+        "2024-07-01 10:00:05UTC",
+        "20240701T100005 utc",
+        "2024-07-01 10:00:05 +0000 UTC",
+        "2024-07-01T12:00:05 +0200",
     ],
 )
 def test_every_usual_form_of_iso_8601_is_read(tmp_path: Path, text: str) -> None:
