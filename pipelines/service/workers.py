@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
-from prometheus_client.multiprocess import mark_process_dead
 
 from pipelines.errors import DataError
 from pipelines.service.server import Server
 from serving.telemetry.logs import SERVICE
+from serving.telemetry.metric_files import release
 
 log = logging.getLogger(SERVICE)
 
@@ -111,7 +111,8 @@ class Worker:
         return True
 
     def _bury(self, metrics: Path) -> None:
-        mark_process_dead(self.process.pid, str(metrics))  # type: ignore[no-untyped-call]
+        assert self.process.pid is not None
+        release(metrics, self.process.pid)
 
     def _retire(self, metrics: Path) -> None:
         self._bury(metrics)

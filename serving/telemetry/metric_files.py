@@ -4,22 +4,44 @@ prometheus-client maps sparse files. A page that found no space later would kill
 """
 
 import os
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from prometheus_client.multiprocess import mark_process_dead
 
 from serving.files.disk_full import telling_full_disk
 
 # As prometheus-client names the files of the kinds of `serving.telemetry.metrics`, each with the process's number.
 KINDS = ("counter", "gauge_livemax", "gauge_livesum", "histogram")
 ROOM_BYTES = 2**18  # several times what they hold: of a longer file the new part is sparse again
+NOTHING_BYTES = 8  # the head of a file without values
 
 
 def reserve(directory: Path) -> None:
-    """Creates this process's files, before prometheus-client does.
+    """Creates this process's files, before prometheus-client does: all of them or, if there is no space, none.
 
     Raises:
         DiskFullError: there is no space for them.
     """
-    for kind in KINDS:
-        with telling_full_disk(directory), (directory / f"{kind}_{os.getpid()}.db").open("ab") as file:
-            if hasattr(os, "posix_fallocate"):  # macOS has none
+    if not hasattr(os, "posix_fallocate"):  # macOS has none
+        return
+    paths = [directory / f"{kind}_{os.getpid()}.db" for kind in KINDS]
+    # Others read every file of `directory` as whole: these come to it with their space.
+    with telling_full_disk(directory), TemporaryDirectory(dir=directory) as aside:
+        for path in paths:
+            with Path(aside, path.name).open("w+b") as file:
+                if path.exists():  # of a dead process that had this number
+                    file.write(path.read_bytes())
                 os.posix_fallocate(file.fileno(), 0, ROOM_BYTES)
+        for path in paths:
+            Path(aside, path.name).replace(path)
+
+
+def release(directory: Path, process: int) -> None:
+    """Keeps what a dead process counted, and gives back the rest of its space."""
+    mark_process_dead(process, str(directory))  # type: ignore[no-untyped-call]
+    for path in directory.glob(f"*_{process}.db"):
+        with path.open("r+b") as file:
+            used = int.from_bytes(file.read(4), sys.byteorder)  # how prometheus-client begins its files
+            file.truncate(max(used, NOTHING_BYTES))

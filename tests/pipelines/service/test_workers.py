@@ -117,6 +117,7 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
     first, second = sorted(service.answering(2))
     metrics = Path((tmp_path / "metrics").read_text())
     (metrics / f"gauge_livesum_{first}.db").touch()
+    (metrics / f"counter_{first}.db").write_bytes(bytes(100_000))
     os.kill(first, signal.SIGKILL)
     found = set[int]()
 
@@ -128,6 +129,7 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
     until(replaced, "the killed one is replaced")
     assert second in found and first not in service.pids()
     assert not (metrics / f"gauge_livesum_{first}.db").exists()
+    assert (metrics / f"counter_{first}.db").stat().st_size < 4096, "what it did not use is given back"
 
     (tmp_path / "good").unlink()
     (killed,) = found - {first, second}
