@@ -282,8 +282,9 @@ def test_with_tls_a_caller_without_it_is_told(service: RunningService, tmp_path:
         proxy.stop()
 
 
-def test_the_place_of_refusals_is_no_path(proxy: Proxy) -> None:
-    answer = proxy.client.get("/_malformed")
+@pytest.mark.parametrize("place", ["/_malformed", "/_long_head"])
+def test_the_place_of_refusals_is_no_path(proxy: Proxy, place: str) -> None:
+    answer = proxy.client.get(place)
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
 
 
@@ -291,9 +292,9 @@ def test_an_address_as_long_as_the_window_takes_reaches_the_service(proxy: Proxy
     assert proxy.client.get(f"/nowhere?history={'a' * MOST_CHARACTERS}").json()["error"]["code"] == "not_found"
 
 
-def test_a_long_head_is_refused(proxy: Proxy) -> None:
-    sent = b"GET /nowhere HTTP/1.1\r\nHost: x\r\nX-Long: " + b"a" * 40_000 + b"\r\nConnection: close\r\n\r\n"
-    assert error(proxy.said(sent)) == (431, "too_large")
+@pytest.mark.parametrize("start", [b"GET /nowhere HTTP/1.1\r\nHost: x\r\nX-Long: ", b"GET /"])
+def test_a_long_head_is_refused(proxy: Proxy, start: bytes) -> None:
+    assert error(proxy.said(start + b"a" * 40_000 + b"\r\nConnection: close\r\n\r\n")) == (431, "too_large")
 
 
 def test_of_many_connections_of_one_caller_256_get_their_answer(service: RunningService, tmp_path: Path) -> None:
