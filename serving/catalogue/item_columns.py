@@ -69,7 +69,8 @@ def attribute_json_schema(dtype: pl.DataType) -> dict[str, Any]:
         return {"type": "array", "items": {"type": "string"}}
     if dtype.is_integer():
         low, high = _bounds(dtype)
-        return {"type": "integer", "format": "int64", "minimum": low, "maximum": high}
+        width = {"format": "int64"} if low >= -(2**63) and high < 2**63 else {}
+        return {"type": "integer", **width, "minimum": low, "maximum": high}
     if dtype == pl.Float32:
         return {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32}
     return {"type": "number", "format": "double"} if dtype.is_numeric() else {"type": "string"}

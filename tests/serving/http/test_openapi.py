@@ -59,7 +59,8 @@ def test_numbers_that_need_64_bits_say_so() -> None:
     assert wide in values and {"type": "array", "items": wide} in values
     several, single = condition_schemas({"made": "number"})["Comparison"]["anyOf"]
     assert several["properties"]["value"]["items"] == single["properties"]["value"] == wide
-    assert attribute_json_schema(pl.Int64())["format"] == "int64"
+    assert attribute_json_schema(pl.Int64())["format"] == attribute_json_schema(pl.UInt32())["format"] == "int64"
+    assert "format" not in attribute_json_schema(pl.UInt64()), "its upper half is none of int64"
     assert attribute_json_schema(pl.Float64()) == wide
 
 
