@@ -29,7 +29,11 @@ BODIES = {(compile_path(each.path)[1], each.method.lower()): each.body for each 
 
 # By status: its description, and the code and message of an example.
 ERROR_EXAMPLES = {
-    400: ("The body is not JSON, or asks to switch protocols", "invalid_json", "the body is not valid JSON: EOF"),
+    400: (
+        "The body is not JSON, or (invalid_http) the request asks to switch protocols",
+        "invalid_json",
+        "the body is not valid JSON: EOF",
+    ),
     401: ("No key, or one that is not known", "no_key", "send a key: Authorization: Bearer KEY"),
     403: (
         "A key that may only read",
@@ -38,7 +42,7 @@ ERROR_EXAMPLES = {
     ),
     408: ("The body came too slowly", "too_slow", "the body of the request did not arrive in time"),
     409: (
-        "The service keeps no live changes, or (not_recallable) training learnt nothing about an item",
+        "The service keeps no live changes, or (not_recallable) training learnt nothing about an item of a PUT",
         "no_state",
         "this service keeps no live changes; start it with --state DIR",
     ),
@@ -56,8 +60,8 @@ ERROR_EXAMPLES = {
     ),
     500: ("A defect of the service", "internal", "internal error; see the log"),
     503: (
-        "Try again: no bundle is loaded yet, the service stops (stopping), was late (timeout), or could not keep a "
-        "change (not_written)",
+        "Try again: no bundle is loaded yet, the service stops (stopping), was late (timeout), or, where it is asked "
+        "for a change, could not keep it (not_written)",
         "not_ready",
         "no bundle is loaded yet",
     ),

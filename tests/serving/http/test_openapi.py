@@ -66,8 +66,13 @@ def test_numbers_that_need_64_bits_say_so() -> None:
 
 def test_an_error_that_has_several_causes_names_the_code_of_each() -> None:
     answers = json.loads(document())["paths"]["/items"]["put"]["responses"]
-    for status, codes in {"409": ("no_state", "not_recallable"), "503": ("not_ready", "stopping", "timeout")}.items():
+    for status, codes in {
+        "400": ("invalid_json", "invalid_http"),
+        "409": ("no_state", "not_recallable"),
+        "503": ("not_ready", "stopping", "timeout"),
+    }.items():
         assert all(code in json.dumps(answers[status]) for code in codes)
+    assert "of a PUT" in answers["409"]["description"], "other routes have the same text"
     assert "not_written" in answers["503"]["description"], "the one that a caller of a change must send again"
 
 
