@@ -139,11 +139,14 @@ def _search(index: Index, queries: Floats, k: int, advance: Advance) -> Rows:
     return np.concatenate(found)
 
 
-def _measure(index: Index, queries: Floats, k: int, recall: float, build_s: float, size: int) -> dict[str, Any]:
+def _measure(
+    index: ExactIndex | ScannIndex, queries: Floats, k: int, recall: float, build_s: float, size: int
+) -> dict[str, Any]:
+    most = min(k, len(index.item_vectors))  # a longer list costs memory and time, and holds no more
     with progress(MEASURE, total=min(SINGLE_QUERIES, len(queries)) + len(queries), unit="queries") as advance:
-        single_s = single_query_s(index, queries, k, advance=advance)
+        single_s = single_query_s(index, queries, most, advance=advance)
         start = time.perf_counter()
-        _search(index, queries, k, advance)
+        _search(index, queries, most, advance)
         batched_s = time.perf_counter() - start
     return {
         f"recall_at_{k}": round(recall, 5),

@@ -98,6 +98,11 @@ def test_the_target_is_of_the_k_that_is_asked_for(large: Path) -> None:
         command.run(large, target_k=0)
 
 
+def test_a_target_k_above_the_catalogue_is_of_all_items(large: Path) -> None:
+    info = command.run(large, target_k=10**12)  # no list of that length fits into memory
+    assert (info.target_k, info.measured["recall_at_1000000000000"]) == (10**12, 1.0)
+
+
 @pytest.mark.parametrize("kind", ["exact", "scann"])
 def test_a_bundle_that_another_command_replaced_meanwhile_gets_no_index(
     large: Path, kind: Literal["exact", "scann"], monkeypatch: pytest.MonkeyPatch
