@@ -35,6 +35,7 @@ STYLE: Any = {
 }
 MARKERS = ("o", "^")
 EPOCHS_NAMED = 10
+MOST_KS = 10  # as many labels of k, of up to seven digits, stand side by side
 LONGEST = 30  # characters of a name in a legend
 WIDEST = 45  # and next to a plot, which gets the room that is left
 Interval = Mapping[str, float]
@@ -87,7 +88,11 @@ def recall_over_k(ks: Sequence[int], curves: Mapping[str, Sequence[Interval]], m
                 ks, values, _errors(estimates), label=title, color=colour, marker="o", markersize=4, capsize=3
             )
         axes.set(xscale="log", xlabel="k", ylabel=f"{metric}@k", ylim=(0, None))
-        axes.set_xticks(list(ks), [str(k) for k in ks])
+        named: list[int] = []
+        for k in reversed(ks):  # the last and, before it, those whose numbers have room beside one another
+            if not named or np.log(named[-1] / k) * MOST_KS >= np.log(ks[-1] / ks[0]):
+                named.append(k)
+        axes.set_xticks(named[::-1], [str(k) for k in named[::-1]])
         axes.minorticks_off()
         axes.legend()
     return out[0]

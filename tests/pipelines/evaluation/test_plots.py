@@ -66,6 +66,21 @@ def test_log_scales_have_plain_numbers() -> None:
     assert {"0.001", "0.01", "0.1", "1"} <= {*texts(plots.popularity_curves(popularity, {"model": popularity}))}
 
 
+@pytest.mark.parametrize(
+    ("ks", "named"),
+    [
+        ([10, 20, 50, 100], ["10", "20", "50", "100"]),
+        # Each is at most the next over 1.2957, the tenth root of 40 / 3: a tenth of the axis.
+        ([*range(3, 41)], ["3", "5", "7", "10", "13", "17", "23", "30", "40"]),
+        ([7], ["7"]),
+    ],
+)
+def test_labels_of_many_ks_do_not_overlap(ks: list[int], named: list[str]) -> None:
+    estimate = {"value": 0.45, "low": 0.4, "high": 0.5}
+    shown = texts(plots.recall_over_k(ks, {"model": [estimate] * len(ks)}))
+    assert [each for each in shown if each.isdecimal()] == named
+
+
 def test_two_plots_share_no_id_of_a_group() -> None:
     estimate = {"value": 0.5, "low": 0.4, "high": 0.6}
     svg = plots.recall_over_k([10, 20], {"model": [estimate, estimate]})
