@@ -40,11 +40,11 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A report with every kind of plot."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(columns, "ITEMS", 400)
-        patch.setattr(columns, "genres", lambda item: [f"a genre whose name is long: {item % 4}"])
+        patch.setattr(columns, "genres", lambda item: [f"a genre of a long name: {item % 4}" + "x" * (item % 2 * 500)])
         dataset = columns.write_dataset(columns.make_events(), tmp_path_factory.mktemp("browser"))
         bundle = columns.write_bundle_of(dataset, 8, training={"stages": STAGES})
     build_index.run(bundle, kind="scann", target_recall=0.8, target_k=10)
-    content = report.run(bundle, dataset, dataset.parent / "report", slices=["country"], maps=["genres"])
+    content = report.run(bundle, dataset, dataset.parent / "report", slices=["country", "genres"], maps=["genres"])
     assert "left_out" not in {**content["index_curve"], **content["map"]}
     return dataset.parent / "report" / "report.html"
 
@@ -96,6 +96,13 @@ def test_a_phone_scrolls_down_only(pages: Pages) -> None:
         assert page.evaluate(
             "[...document.querySelectorAll('.wide')].some(each => each.scrollWidth > each.clientWidth)"
         )
+
+
+def test_a_word_of_500_letters_widens_no_table_of_slices(pages: Pages) -> None:
+    with pages() as page:
+        slices = page.locator("[aria-label=slices]")
+        assert slices.locator("th[scope=row]", has_text="x" * 500).count() == 2
+        assert slices.evaluate("each => each.scrollWidth - each.clientWidth") == 0
 
 
 def test_a_phone_shows_plots_in_letters_that_can_be_read(pages: Pages) -> None:
