@@ -187,7 +187,7 @@ def score_findings(served: Served, held: HeldOut, k: int) -> Iterator[Finding]:
     stored = np.flatnonzero(served.query_rows[held.users] >= 0)
     if len(stored) > TIED_USERS:
         stored = np.sort(np.random.default_rng(SEED).choice(stored, TIED_USERS, replace=False))
-    if not len(stored):
+    if not len(stored) or k >= len(served.item_numbers):
         return
     scores = served.best_scores(held.of_queries(stored), k + 1)
     longer = np.isfinite(scores[:, k])  # more than k items are left: the last place is a choice

@@ -101,6 +101,7 @@ def run(
     if min(ks, default=0) < 1:
         raise DataError(f"--k: lengths of lists are at least 1, and at least one is needed; got {list(ks)}")
     data, manifest = Dataset.open(dataset), read_manifest(bundle)
+    longest = min(max(ks), data.manifest.items)  # a longer list costs memory and time, and holds no more
     similarity = manifest.is_similarity
     if similarity:
         urls, ids = ["--url"] if url is not None else [], ["--user-ids"] if user_ids else []
@@ -122,16 +123,16 @@ def run(
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     held = asked.held
-    services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, max(ks))}
+    services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, longest)}
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
     known = seen(data, KNOWN)
     popularity = np.bincount(known[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
-    baselines = baselines_of(data, KNOWN, max(ks))
+    baselines = baselines_of(data, KNOWN, longest)
     strongest = baselines.choice.strongest
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
-    rankers = rankers_of(served, data, {**services, **baselines.rankers}, max(ks))
+    rankers = rankers_of(served, data, {**services, **baselines.rankers}, longest)
     of_items = numbers(*known, data.manifest.items)
     evaluation = evaluate(rankers, held, served.unit_vectors, sorted(set(ks)), groups, of_items)
     overall, by_slice = figures.figures(evaluation, held.target_offsets, [*parts, new])

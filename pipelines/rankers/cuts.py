@@ -54,7 +54,7 @@ def cuts(served: Served, held: HeldOut, k: int) -> Cuts:
                 "dimension": width,
                 "bytes": width * np.dtype(DTYPES[kind]).itemsize + (4 if kind == "int8" else 0),
                 "recall": float(recall),
-                "single_ms": round(1000 * single_query_s(index, queries, k, most_s=EXACT_S), 4),
+                "single_ms": round(1000 * single_query_s(index, queries, min(k, len(items)), most_s=EXACT_S), 4),
             }
         )
     return {"k": k, "points": points}

@@ -36,7 +36,7 @@ class Evaluation:
         ks: list lengths evaluated, ascending.
         columns: [C] names, see `column`.
         values: float32 [Q, C]; NaN where a user has no such target.
-        lists: ranker -> int32 [Q, max(ks)] item numbers, padded with -1.
+        lists: ranker -> int32 [Q, min(max(ks), N)] item numbers, padded with -1.
         items: number of items.
         sums: names of the columns that hold a number of each list, besides the metrics.
     """
@@ -89,7 +89,7 @@ def evaluate(
     """Evaluates each ranker on each user.
 
     Args:
-        rankers: by name; lists of at least ``max(ks)`` places, item numbers padded with -1.
+        rankers: by name; lists of at least ``min(max(ks), N)`` places, item numbers padded with -1.
         held: the users with their seen items and at least one target each.
         vectors: [N, D] item vectors of length 1, zeros for an item without one; for the similarity within lists.
         ks: list lengths to evaluate, ascending.
@@ -101,7 +101,8 @@ def evaluate(
     columns = tuple(column(*each) for each in product(rankers, (*metrics.METRICS, *groups, *sums), ks))
     place = {name: number for number, name in enumerate(columns)}
     values = np.empty((len(held.users), len(columns)), dtype=np.float32)
-    kept = {ranker: np.full((len(held.users), max(ks)), -1, np.int32) for ranker in rankers}
+    longest = min(max(ks), len(vectors))
+    kept = {ranker: np.full((len(held.users), longest), -1, np.int32) for ranker in rankers}
     # Place -1, of padding, is the last one.
     padded = {name: np.append(each, 0.0) for name, each in {PLACES: np.ones(len(vectors)), **numbers}.items()}
     with progress(PHASE, total=len(held.users), unit="users") as advance:
@@ -111,7 +112,7 @@ def evaluate(
             counts = {name: counts_by_user(mask, block.target_offsets) for name, mask in masks.items()}
             targets = np.diff(block.target_offsets)
             for ranker, rank in rankers.items():
-                lists = rank(block)[:, : max(ks)]
+                lists = rank(block)[:, :longest]
                 kept[ranker][rows, : lists.shape[1]] = lists
                 matches = metrics.matches(lists, block.target_offsets, block.target_items)
                 hits = matches >= 0
@@ -158,8 +159,9 @@ def per_user(rank: Ranker, held: HeldOut, metric: str, k: int) -> NDArray[np.flo
 
 def _sums(numbers: NDArray[np.float64], ks: Sequence[int]) -> NDArray[np.float64]:
     """The sums of the first k of each row, [Q, ks]; the ks ascend."""
-    sums: NDArray[np.float64] = np.add.reduceat(numbers, [0, *ks[:-1]], axis=1).cumsum(axis=1)
-    return sums
+    inside = [k for k in ks if k < numbers.shape[1]]
+    sums: NDArray[np.float64] = np.add.reduceat(numbers, [0, *inside], axis=1).cumsum(axis=1)
+    return sums[:, np.minimum(np.arange(len(ks)), len(inside))]
 
 
 def _blocks(held: HeldOut) -> Iterator[tuple[slice, HeldOut]]:

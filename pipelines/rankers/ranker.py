@@ -66,7 +66,8 @@ class Served:
         return cls(bundle, index, numbers, rows, queries)
 
     def exact(self, k: int) -> Ranker:
-        """Returns exact search over the stored vectors."""
+        """Returns exact search over the stored vectors; its lists are no longer than the catalogue."""
+        k = min(k, len(self.item_numbers))
         return lambda held: self._rank(held, k, lambda queries, masked: self._exact.search(queries, k, masked)[0])
 
     def best_scores(self, held: HeldOut, k: int) -> Floats:

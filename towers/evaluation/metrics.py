@@ -81,6 +81,7 @@ def ndcg(hits: Hits, targets: Integers, k: int) -> Floats:
 
     Source: Järvelin & Kekäläinen, ACM TOIS 20(4), 2002, in the binary form that LightGCN and BARS report.
     """
+    k = min(k, max(hits.shape[1], int(targets.max(initial=0))))  # beyond, there is neither a hit nor a target
     discount = 1.0 / np.log2(np.arange(2, k + 2))
     ideal = np.concatenate([[0.0], np.cumsum(discount)])
     first = hits[:, :k]

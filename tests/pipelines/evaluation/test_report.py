@@ -546,6 +546,21 @@ def test_a_bundle_without_lineage_is_reported_with_a_warning(
     assert "recall@5" in printed.out
 
 
+def test_a_k_above_the_catalogue_is_scored_over_all_items(world: World, tmp_path: Path) -> None:
+    # No list of that length fits into memory; as the second, it is that of the verdict, the findings and the examples.
+    k = 10**12
+    trained = {"norm_exponent": 0.0, "config": {"model": {"similarity": "dot"}, "loss": {"matryoshka": [2]}}}
+    lineage = {"dataset": Dataset.open(world.dataset).manifest.fingerprint, **trained}
+    bundle = world.bundle(tmp_path / "bundle", lineage=lineage)
+    content = report.run(bundle, world.dataset, tmp_path / "report", ks=[2, k])
+    for metric in ("recall", "ndcg", "hit_rate", "mrr", "precision", "map", "capped_recall"):
+        for user_k in (2, k):
+            wanted = [slow(metric, ranking(world, user), targets, user_k) for user, targets in world.test.items()]
+            assert content["metrics"]["exact"][f"{metric}@{user_k}"]["value"] == pytest.approx(np.mean(wanted))
+    # Every unseen item is in every list.
+    assert content["coverage"]["exact"][f"coverage@{k}"]["value"] == 1.0
+
+
 @pytest.mark.parametrize("ks", [[], [20, 0]])
 def test_lists_without_a_length_are_refused(world: World, tmp_path: Path, ks: list[int]) -> None:
     with pytest.raises(
