@@ -81,7 +81,7 @@ class Checkpoints:
                 shutil.rmtree(model)
 
     def restore(self) -> None:
-        """Restores the newest readable state, if there is one.
+        """Restores the newest state that is readable with its best model, if there is one.
 
         Raises:
             ConfigError: none is readable, or another version of the program made it.
@@ -89,6 +89,8 @@ class Checkpoints:
         unreadable: dict[Path, str] = {}
         for each in reversed(self.saved()):
             try:
+                if each.best_epoch:
+                    self.restore_best(each.best_epoch)  # lost, it would fail the end; the state then replaces it
                 self._state.read(str(each.path / WEIGHTS)).assert_existing_objects_matched()
             except (tf.errors.OpError, IndexError) as error:  # IndexError: a file is too short
                 # A machine that lost power may have lost what it wrote last.

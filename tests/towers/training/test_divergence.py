@@ -1,6 +1,7 @@
 """A training that goes astray stops at the exact step, and what it leaves is the last good state."""
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -232,6 +233,28 @@ def test_a_torn_checkpoint_gives_way_to_the_one_before(tmp_path: Path) -> None:
     data.write_bytes(b"")
     with pytest.raises(ConfigError, match=r"1-step-2-best-0: cannot be read .* --fresh"):
         state(tmp_path)[0].restore()
+
+
+@pytest.mark.parametrize("lost", ["torn", "gone"])
+def test_a_state_whose_best_model_is_lost_gives_way_to_the_one_before(tmp_path: Path, lost: str) -> None:
+    checkpoints, value = state(tmp_path)
+    for epoch in (1, 2):
+        value.assign(float(epoch))
+        checkpoints.save_best(epoch)
+        value.assign(10.0 * epoch)  # a state has weights of its own
+        checkpoints.save(epoch * STEPS, epoch)
+    older, _ = checkpoints.saved()
+    best = tmp_path / "best" / "epoch-2"
+    if lost == "gone":
+        shutil.rmtree(best)
+    else:
+        (best / "weights.data-00000-of-00001").write_bytes(b"")
+    again, read = state(tmp_path)
+    again.restore()
+    assert float(read) == 10
+    assert again.saved() == [older]
+    again.restore_best(1)
+    assert float(read) == 1
 
 
 @pytest.mark.parametrize("name", ["week[1]", "a*b", "a?b"])
