@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.exit_codes import sigterm_as_ctrl_c
+from pipelines.cli.exit_codes import INTERRUPTED, sigterm_as_ctrl_c
 from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom
 from pipelines.console import next_step, say
 
@@ -81,8 +81,13 @@ def train(
                 replicas=replicas,
             )
         if not replicas.rank:
-            say(command.verdict(out, dataset))
-            tracking.run(run=out, tracker=track)
+            try:
+                say(command.verdict(out, dataset))
+                tracking.run(run=out, tracker=track)
+            except KeyboardInterrupt:
+                # Not what an interrupted training is told: the same command would refuse the run that is there.
+                say(f"interrupted; {out} is complete, and only what follows the training is cut short")
+                raise SystemExit(INTERRUPTED) from None
             next_step("export --run", out, "--out bundle")
     return 0
 

@@ -597,6 +597,20 @@ def test_ctrl_c_says_what_is_kept_and_exits_130(
     assert capsys.readouterr().err == "interrupted; no unfinished output is left\n"
 
 
+@pytest.mark.parametrize("step", ["verdict", "run"])
+def test_what_ends_train_after_the_run_is_there_does_not_say_that_the_command_resumes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recipe: Path, step: str
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    put_double(monkeypatch, VERBS["train"])
+    monkeypatch.setattr(sys.modules[VERBS["train" if step == "verdict" else "track"]], step, interrupt)
+    assert towers(monkeypatch, "train", "--dataset", "d", "--config", str(recipe), "--out", "o") == 130
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert told == "interrupted; o is complete, and only what follows the training is cut short"
+
+
 @pytest.mark.parametrize("words", ["train --dataset d --out o --config", "tune --dataset d --out o.toml", "daily"])
 def test_sigterm_ends_a_long_command_as_ctrl_c_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recipe: Path, words: str
