@@ -2,6 +2,7 @@
 
 import math
 import shutil
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class Poisoned(Examples):
 def poisoned(directory: Path, epoch: int, step: int, **sections: Any) -> Trainer:
     built = trainer(directory, **sections)
     assert isinstance(built.examples, Examples)
-    examples = Poisoned(**vars(built.examples))
+    examples = Poisoned(**{each.name: getattr(built.examples, each.name) for each in fields(built.examples)})
     object.__setattr__(examples, "bad", (epoch, step))
     built.examples = examples
     return built
