@@ -156,7 +156,7 @@ def test_the_teachers_of_the_refit_train_for_the_epochs_that_theirs_chose(
     assert len({*seeds.values(), 7}) == 3 and seeds["teacher 1 for train"] == seeds["teacher 1 for refit"]
 
 
-@pytest.mark.parametrize("refit", [True, False])
+@pytest.mark.parametrize("refit", [pytest.param(True, marks=pytest.mark.long), False])
 def test_teachers_share_their_batches_among_the_devices_of_the_model(
     refit: bool, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,6 +189,7 @@ def test_fixed_epochs_and_a_fixed_schedule_hold_in_the_finals(schedule: str, dat
     assert max(each.train.epochs for each, _, _, _ in free.formula.asked) == 8
 
 
+@pytest.mark.long
 def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path) -> None:
     given = {"train": {"patience": 2, "choose_epoch": True, "seed": 7}}
     found = searched(Formula(), dataset, tmp_path / "r.toml", config=parse_config(given), trials=8)

@@ -172,7 +172,7 @@ def test_names_are_escaped_and_nothing_is_loaded(page: str) -> None:
     assert not re.search(r"url\((?!#)|@import|<link|<img|(src|href)=\"[^#]", page)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_page_opens_for_everybody_on_a_phone(world: Path) -> None:
     with browser.pages(world / "report" / "report.html") as opened, opened(browser.NARROW) as page:
         browser.refuse_barriers(page)

@@ -169,6 +169,7 @@ def test_the_category_of_the_last_item_tells_the_next_one_and_its_id_does_not(wo
     assert found > 0.95 and plain < 0.5, (found, plain)
 
 
+@pytest.mark.long
 def test_a_warm_start_finds_the_rows_of_the_columns(world: Path, several: Recaller, tmp_path: Path) -> None:
     summary = train.run(SEVERAL, world / "dataset", tmp_path / "run", warm_from=world / "run-several")
     cold = json.loads((world / "run-several" / "summary.json").read_text())
