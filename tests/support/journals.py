@@ -44,9 +44,9 @@ class PostgresPlace:
         self.cluster = cluster or shared_cluster()
         self.state = self.cluster.new_database()
         self.url = DatabaseUrl(self.state)
+        self.database = self.state.rpartition("/")[2]
         # The strictest default that a database can have.
-        name = self.state.rpartition("/")[2]
-        self.cluster.execute(f"ALTER DATABASE {name} SET default_transaction_isolation = 'serializable'")
+        self.cluster.execute(f"ALTER DATABASE {self.database} SET default_transaction_isolation = 'serializable'")
 
     def open(self) -> Journal:
         # The extra `postgres`, which the test of another place need not have.
@@ -55,7 +55,7 @@ class PostgresPlace:
         return PostgresJournal(self.url)
 
     def remove(self) -> None:
-        self.cluster.execute(f"DROP DATABASE {str(self.url).rpartition('/')[2]} WITH (FORCE)")
+        self.cluster.execute(f"DROP DATABASE {self.database} WITH (FORCE)")
 
 
 @cache

@@ -16,21 +16,10 @@ from tests.support.processes.postgres_cluster import IN_URL, PASSWORD, USER, Pos
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture
-def place() -> Iterator[PostgresPlace]:
-    made = PostgresPlace()
-    yield made
-    made.remove()
-
-
-def database(place: PostgresPlace) -> str:
-    return place.state.rpartition("/")[2]
-
-
 def test_every_commit_waits_for_the_disk_also_where_the_database_says_otherwise(place: PostgresPlace) -> None:
     """A killed process loses nothing either way: only a power cut would show it."""
     for default, expected in (("off", "on"), ("on", "on"), ("remote_apply", "remote_apply")):
-        place.cluster.execute(f"ALTER DATABASE {database(place)} SET synchronous_commit = {default}")
+        place.cluster.execute(f"ALTER DATABASE {place.database} SET synchronous_commit = {default}")
         with closing(place.open()) as journal:
             connection: Any = journal._writer._wire.connection  # type: ignore[attr-defined]
             assert connection.execute("SHOW synchronous_commit").fetchall() == [(expected,)]
@@ -40,7 +29,7 @@ def test_a_lost_connection_is_opened_again_by_the_next_call(place: PostgresPlace
     with closing(place.open()) as journal:
         journal.put_items([("a", {}, {})])
         place.cluster.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database(place)}'"
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{place.database}'"
         )
         assert journal.version() == 1
         assert journal.add_events([UserEvent("e", "u", "a", 1)]) == 1
@@ -84,7 +73,7 @@ def test_reads_are_planned_for_what_the_tables_hold(place: PostgresPlace) -> Non
         journal.load("other", Numbers(0, 1, 0, 0), rows.items())
         # -1: never looked at.
         told = "SELECT relname, reltuples FROM pg_class WHERE relname IN ('events', 'event_types') ORDER BY relname"
-        assert place.cluster.execute(told, database(place)).splitlines() == ["event_types|1", "events|1"]
+        assert place.cluster.execute(told, place.database).splitlines() == ["event_types|1", "events|1"]
         for _ in range(20):
             journal.events_since(0)
         connection: Any = journal._reader._wire.connection  # type: ignore[attr-defined]
@@ -93,7 +82,7 @@ def test_reads_are_planned_for_what_the_tables_hold(place: PostgresPlace) -> Non
 
 def test_a_database_without_an_encoding_holds_a_journal_under_its_identity(place: PostgresPlace) -> None:
     """PostgreSQL makes such a one where the system names no locale, as in many a container."""
-    name = f"{database(place)}_ascii"
+    name = f"{place.database}_ascii"
     options = "ENCODING 'SQL_ASCII' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
     place.cluster.execute(f"CREATE DATABASE {name} {options}")
     with closing(journal_at(DatabaseUrl(place.cluster.url(name)))) as journal:
@@ -102,12 +91,12 @@ def test_a_database_without_an_encoding_holds_a_journal_under_its_identity(place
 
 def test_another_journal_in_its_place_is_refused(place: PostgresPlace) -> None:
     with closing(place.open()) as journal:
-        place.cluster.execute("DROP SCHEMA towers CASCADE", database(place))
+        place.cluster.execute("DROP SCHEMA towers CASCADE", place.database)
         with pytest.raises(JournalError, match=r"relation .towers\.journal. does not exist"):
             journal.put_items([("a", {}, {})])
         place.open().close()
         place.cluster.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{database(place)}'"
+            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{place.database}'"
         )
         for use in (journal.version, lambda: journal.put_items([("a", {}, {})])):
             with pytest.raises(JournalError, match="holds another journal than before; restart the service"):
@@ -129,14 +118,14 @@ def test_a_database_that_is_not_what_it_should_be_is_refused(place: PostgresPlac
     refused(place.state + "?sslmod=require", "not a URL that libpq can read")
     refused(place.state.replace(str(place.cluster.port), "1"), "Connection refused")
     place.open().close()
-    place.cluster.execute("UPDATE towers.journal SET schema_version = 7", database(place))
+    place.cluster.execute("UPDATE towers.journal SET schema_version = 7", place.database)
     refused(place.state, "a journal of version 7; this program reads 1")
 
 
 def test_a_damaged_row_is_told(place: PostgresPlace) -> None:
     with closing(place.open()) as journal:
         journal.put_items([("a", {}, {})])
-        place.cluster.execute("UPDATE towers.items SET features = '{'", database(place))
+        place.cluster.execute("UPDATE towers.items SET features = '{'", place.database)
         with pytest.raises(JournalError, match=f"^postgresql://{USER}@"):
             journal.items_since(0)
 

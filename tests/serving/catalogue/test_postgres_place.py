@@ -16,17 +16,6 @@ from tests.support.processes.postgres_cluster import PASSWORD, PostgresCluster
 pytestmark = pytest.mark.long
 
 
-@pytest.fixture
-def place() -> Iterator[PostgresPlace]:
-    made = PostgresPlace()
-    yield made
-    made.remove()
-
-
-def database(place: PostgresPlace) -> str:
-    return place.state.rpartition("/")[2]
-
-
 def put(journal: Journal, item: str) -> int:
     return journal.put_items([(item, {}, {})])
 
@@ -36,17 +25,17 @@ def items(journal: Journal, since: int = 0) -> list[str]:
 
 
 def dump(place: PostgresPlace) -> Callable[[], None]:
-    kept = place.cluster.dump(database(place))
+    kept = place.cluster.dump(place.database)
 
     def restore() -> None:
-        place.cluster.execute("DROP SCHEMA towers CASCADE", database(place))
-        place.cluster.load(kept, database(place))
+        place.cluster.execute("DROP SCHEMA towers CASCADE", place.database)
+        place.cluster.load(kept, place.database)
 
     return restore
 
 
 def template(place: PostgresPlace) -> Callable[[], None]:
-    name = database(place)
+    name = place.database
     end = f"SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{name}'"
     place.cluster.execute(end)
     place.cluster.execute(f"CREATE DATABASE {name}_saved TEMPLATE {name}")
@@ -83,13 +72,13 @@ def test_of_files_put_back_the_page_names_the_statement_after_which_readers_miss
             cluster.save()
             assert put(journal, "b") == 2
             cluster.start_saved()
-            cluster.execute(statement, database(place))
+            cluster.execute(statement, place.database)
             last = put(journal, "c")
             assert last > 2
             assert (items(journal, 2), items(journal)) == (["c"], ["a", "c"])
             cluster.kill()
             cluster.start()
-            cluster.execute("VACUUM FULL towers.journal", database(place))
+            cluster.execute("VACUUM FULL towers.journal", place.database)
             assert put(journal, "d") == last + 1
     finally:
         cluster.remove()
@@ -102,9 +91,9 @@ def test_a_standby_is_read_without_a_warning(caplog: pytest.LogCaptureFixture) -
         with closing(place.open()) as journal:
             put(journal, "a")
         # A standby has no such transactions.
-        cluster.execute(f"ALTER DATABASE {database(place)} RESET default_transaction_isolation")
+        cluster.execute(f"ALTER DATABASE {place.database} RESET default_transaction_isolation")
         # As an earlier release left it: the standby cannot add what is missing.
-        cluster.execute("ALTER TABLE towers.journal DROP COLUMN place", database(place))
+        cluster.execute("ALTER TABLE towers.journal DROP COLUMN place", place.database)
         cluster.save()
         cluster.start_saved(standby=True)
         with closing(journal_at(DatabaseUrl(f"{place.state}?target_session_attrs=any"), must_exist=True)) as journal:
@@ -119,17 +108,17 @@ def roles(place: PostgresPlace) -> Iterator[dict[str, DatabaseUrl]]:
     """Users with grants on the tables as an earlier release left them, which has put "a"."""
     with closing(place.open()) as journal:
         put(journal, "a")
-    place.cluster.execute("ALTER TABLE towers.journal DROP COLUMN place", database(place))
+    place.cluster.execute("ALTER TABLE towers.journal DROP COLUMN place", place.database)
     grants = {"reads": "SELECT", "writes": "SELECT, INSERT, UPDATE, DELETE"}
     for name, granted in grants.items():
         place.cluster.execute(f"CREATE ROLE {name} LOGIN PASSWORD '{PASSWORD}'")
         place.cluster.execute(
             f"GRANT USAGE ON SCHEMA towers TO {name}; GRANT {granted} ON ALL TABLES IN SCHEMA towers TO {name}",
-            database(place),
+            place.database,
         )
-    yield {name: DatabaseUrl(place.cluster.url(database(place), name)) for name in grants}
+    yield {name: DatabaseUrl(place.cluster.url(place.database, name)) for name in grants}
     for name in grants:
-        place.cluster.execute(f"DROP OWNED BY {name}", database(place))
+        place.cluster.execute(f"DROP OWNED BY {name}", place.database)
         place.cluster.execute(f"DROP ROLE {name}")
 
 
@@ -155,7 +144,7 @@ def test_users_need_no_more_than_grants_on_the_tables(
     place.open().close()
     with closing(journal_at(writes)) as journal:
         assert put(journal, "c") == 3
-    place.cluster.execute("UPDATE towers.journal SET place = 'another'", database(place))
+    place.cluster.execute("UPDATE towers.journal SET place = 'another'", place.database)
     with closing(journal_at(reads)) as journal:
         assert items(journal, 2) == ["c"]
     assert warnings() == [f"{reads}: {risk}: permission denied for table journal"]
@@ -164,7 +153,7 @@ def test_users_need_no_more_than_grants_on_the_tables(
     with closing(journal_at(reads)) as journal:
         assert items(journal, 3) == ["d"]
     assert not warnings()
-    place.cluster.execute("REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC", database(place))
+    place.cluster.execute("REVOKE EXECUTE ON FUNCTION pg_walfile_name(pg_lsn) FROM PUBLIC", place.database)
     for _ in range(2):
         journal_at(writes).close()
     assert warnings() == [f"{writes}: {risk}: permission denied for function pg_walfile_name"]
