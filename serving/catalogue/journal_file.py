@@ -115,7 +115,6 @@ def renumber(path: Path) -> None:
 
     A folded bundle names the last number that it holds; a new change below that would never be applied to it.
     """
-    now = time.time_ns() >> CLOCK_BITS
     with telling_errors(path), closing(connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         for table in ("items", "events", "impressions", "forgotten"):
@@ -123,8 +122,14 @@ def renumber(path: Path) -> None:
                 "INSERT INTO sqlite_sequence SELECT ?, 0 WHERE ? NOT IN (SELECT name FROM sqlite_sequence)",
                 (table, table),
             )
-        connection.execute("UPDATE sqlite_sequence SET seq = iif(seq < ?1, ?1, seq + ?2)", (now, RESTORED_STEP))
+        connection.execute(f"UPDATE sqlite_sequence SET seq = {higher('seq')}")
         connection.execute("COMMIT")
+
+
+def higher(last: str) -> str:
+    """SQL of a number above those of lost changes, from the column of the last one that is known."""
+    now = time.time_ns() >> CLOCK_BITS
+    return f"CASE WHEN {last} < {now} THEN {now} ELSE {last} + {RESTORED_STEP} END"
 
 
 @contextmanager

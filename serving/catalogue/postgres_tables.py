@@ -5,7 +5,6 @@ All tables lie in the schema `towers`. This file imports psycopg, the extra `pos
 
 import logging
 import secrets
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -15,7 +14,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict
 
 from serving.catalogue.journal import JournalError, Numbers
-from serving.catalogue.journal_file import CLOCK_BITS, RESTORED_STEP
+from serving.catalogue.journal_file import higher
 from serving.files.database_url import DatabaseUrl
 from serving.telemetry.logs import SERVICE
 
@@ -45,9 +44,6 @@ PLACES = """SELECT to_jsonb(journal) ->> 'place', concat_ws(' ', system_identifi
 FROM towers.journal, pg_control_system(), pg_database WHERE datname = current_database() AND NOT pg_is_in_recovery()"""
 # A column of this table, not a table: who may write the journal, or read it, may do so with this, too.
 ADD_PLACE = "ALTER TABLE towers.journal ADD COLUMN IF NOT EXISTS place text"
-RENUMBER = "UPDATE towers.journal SET place = %(place)s, " + ", ".join(
-    f"{name} = CASE WHEN {name} < %(now)s THEN %(now)s ELSE {name} + {RESTORED_STEP} END" for name in Numbers._fields
-)
 # Several services may start at once. The number is any that no other program of the database uses: "twr1".
 CREATION = "SELECT pg_advisory_xact_lock(x'74777231'::bigint)"
 # A database that has gone must be told within seconds, not after the minutes of the system's defaults. Of one that
@@ -136,7 +132,8 @@ def _follow_place(connection: psycopg.Connection, url: DatabaseUrl) -> None:
                     connection.execute(ADD_PLACE)
                     connection.execute("UPDATE towers.journal SET place = %s", (now,))
                 elif known != now:
-                    connection.execute(RENUMBER, {"place": now, "now": time.time_ns() >> CLOCK_BITS})
+                    numbers = ", ".join(f"{name} = {higher(name)}" for name in Numbers._fields)
+                    connection.execute(f"UPDATE towers.journal SET place = %s, {numbers}", (now,))
     except (psycopg.ProgrammingError, psycopg.InternalError, psycopg.NotSupportedError) as error:
         # A user who may only read, or a server that is not PostgreSQL itself.
         reason = error.diag.message_primary
