@@ -52,9 +52,13 @@ def feature_schema(spec: FeatureSpec, most: int | None) -> dict[str, Any]:
     schemas: dict[str, dict[str, Any]] = {
         "string": {"type": "string"},
         "float32": {"type": "number", "minimum": -GREATEST_FLOAT32, "maximum": GREATEST_FLOAT32},
-        "int64": {"type": "integer", "format": "int64", "minimum": 0},
+        "int64": {
+            "type": "integer",
+            "format": "int64",
+            "minimum": 0,
+            "maximum": GREATEST.get(spec.kind, GREATEST_INT64),
+        },
     }
-    schemas["int64"]["maximum"] = GREATEST.get(spec.kind, GREATEST_INT64)
     value = schemas[spec.dtype]
     missing: list[dict[str, Any]] = [{"type": "null"}]
     if spec.length is not None:

@@ -106,9 +106,10 @@ def _retain(loop: Loop, today: Day) -> list[str]:
             kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
         days = all_days(loop)
         # The next one starts from it, also where a bundle of its model with another name answers.
-        start = day_that_answers(loop, days)
+        if start := day_that_answers(loop, days):
+            kept.add(start)
         for day in days[: -loop.settings.keep]:
-            if day.name not in {*kept, start}:
+            if day.name not in kept:
                 day.remove()
                 removed.append(day.name)
     except BundleError as error:
