@@ -17,7 +17,7 @@ from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
 
 BUILDS: dict[str, dict[str, Any]] = {"ScannParameters.for_size": {}}
-LEAVES, RESCORED = (5, 6, 8, 10, 12, 15, 19, 24, 30, 38), (105, 120, 135, 150, 175, 200, 250)
+LEAVES, RESCORED = (5, 6, 8, 10, 12, 15, 17, 19, 24, 30, 38), (105, 112, 120, 125, 130, 135, 140, 150, 175, 200, 250)
 
 
 def build(name: str, vectors: NDArray[np.float32]) -> Any:

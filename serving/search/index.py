@@ -54,35 +54,36 @@ def rescore(item_vectors: Vectors, queries: Floats, rows: Rows) -> Floats:
     doubles = queries[:, np.newaxis].astype(np.float64)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        _exact(item_vectors, doubles[part], rows[part], scores[part])
+        products = _products(item_vectors, doubles[part], rows[part])
+        np.maximum(products, -_GREATEST, out=products)
+        np.minimum(products, _GREATEST, out=scores[part], casting="same_kind")
     scores[rows < 0] = -np.inf
     return scores
 
 
 def best_of_one(item_vectors: Vectors, query: NDArray[np.float64], rows: Rows, k: int) -> tuple[Rows, Floats]:
-    """`rescore` and `best_first` for one query, twice as fast: [D] and rows [C], none negative, to [k] and [k]."""
-    scores = np.empty(len(rows), np.float32)
-    _exact(item_vectors, query, rows, scores)
-    order = np.argsort(-scores)[: k + 1]
-    falling = scores[order]
-    if (falling[1:] == falling[:-1]).any():
+    """`rescore` and `best_first` for one query, nearly twice as fast: [D] and rows [C], none negative, to [k], [k]."""
+    # Each line is the quickest of several that mean the same: for so few numbers NumPy's calls take most of the time.
+    scores = _products(item_vectors, query, rows).clip(-_GREATEST, _GREATEST).astype(np.float32)
+    order = scores.argsort()[: -k - 2 : -1]
+    falling = scores.take(order)
+    if np.count_nonzero(falling[1:] == falling[:-1]):
         order = np.lexsort((rows, -scores))
-    order = order[:k]
-    if len(order) == k:
-        return rows[order], scores[order]
+        falling = scores.take(order)
+    if len(order) >= k:
+        return rows.take(order[:k]), falling[:k]
     best, best_scores = np.full(k, -1, np.int64), np.full(k, -np.inf, np.float32)
-    best[: len(order)], best_scores[: len(order)] = rows[order], scores[order]
+    best[: len(order)], best_scores[: len(order)] = rows[order], falling
     return best, best_scores
 
 
-def _exact(item_vectors: Vectors, queries: NDArray[np.float64], rows: Rows, scores: Floats) -> None:
-    """Scores pairs, in place: rows [..., C] of queries [..., 1, D], or [C] of [D]."""
+def _products(item_vectors: Vectors, queries: NDArray[np.float64], rows: Rows) -> NDArray[np.float64]:
+    """The dot products of rows [B, C] with queries [B, 1, D], or of [C] with [D]."""
     # `take` with clipping is several times faster than indexing, and turns a negative row into row 0.
     vectors = item_vectors.take(rows, axis=0, mode="clip").astype(np.float64)
     # vecdot, not a matrix product: it sums each pair in the same order wherever the pair is in the batch.
-    products = np.vecdot(vectors, queries)
-    np.maximum(products, -_GREATEST, out=products)
-    np.minimum(products, _GREATEST, out=scores, casting="same_kind")
+    products: NDArray[np.float64] = np.vecdot(vectors, queries)
+    return products
 
 
 def best_first(rows: Rows, scores: Floats, k: int) -> tuple[Rows, Floats]:

@@ -141,16 +141,17 @@ class ScannIndex:
             checked_queries(query[np.newaxis], len(query), k)
         unit = (doubles / (length or 1.0)).astype(np.float32)
         most = 0 if excluded is None else len(excluded)
-        rows: Rows = np.empty(0, np.int64)
         for extra in EXTRA if most > COMMON else (most,):
             wanted, leaves = self._effort(k, extra)
             found, _ = self._searcher.search(unit, min(len(self.item_vectors), wanted + extra), -1, leaves or -1)
-            rows = found.astype(np.int64)
+            rows: Rows = found.astype(np.int64)
             if most and excluded is not None:
                 rows = rows[~is_in(rows, excluded)][:wanted]
             if extra >= most or len(rows) == wanted:
-                return best_of_one(self.item_vectors, doubles, rows, k)
-        return best_of_one(self.item_vectors, doubles, rows[:0], k)
+                break
+        else:
+            rows = rows[:0]
+        return best_of_one(self.item_vectors, doubles, rows, k)
 
     def _fill(
         self, kept: Rows, queries: Sequence[int], unit: Floats, k: int, excluded: Sequence[Rows], extra: Sequence[int]
@@ -171,10 +172,13 @@ class ScannIndex:
     def _effort(self, k: int, extra: int) -> tuple[int, int]:
         """How many candidates get their score, and how many leaves are searched for them."""
         tuned = self.parameters
-        wanted = min(len(self.item_vectors), max(k, math.ceil(tuned.rescored * max(1.0, k / TUNED_K))))
+        wanted, leaves = tuned.rescored, tuned.leaves_searched
+        if k > TUNED_K:
+            wanted = math.ceil(wanted * (k / TUNED_K))
         further = extra if extra > COMMON else 0
-        leaves = math.ceil(tuned.leaves_searched * max(1.0, (k + further) / TUNED_K) ** LEAVES_POWER)
-        return wanted, min(tuned.leaves, leaves)
+        if k + further > TUNED_K:
+            leaves = math.ceil(leaves * ((k + further) / TUNED_K) ** LEAVES_POWER)
+        return min(len(self.item_vectors), max(k, wanted)), min(tuned.leaves, leaves)
 
     def candidates(self, queries: Floats, count: int, k: int) -> Rows:
         """The rows [B, count] that are best by quantised score, best first, in the leaves that a search for k reads.
