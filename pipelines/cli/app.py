@@ -6,6 +6,7 @@ module only when called, so `towers --help` is quick and `towers serve` loads ne
 
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,7 +23,6 @@ from pipelines.cli.training import train, tune
 from pipelines.console import next_step
 
 app = typer.Typer(
-    help="Two-tower recall, end to end: prepare, train, export, index, report, serve.",
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     add_completion=False,
@@ -34,6 +34,21 @@ app.add_typer(operation.state, name="state")
 app.command(epilog=example("towers forget --user 42 --state state --bundle bundles --dataset dataset --dry-run"))(
     operation.forget
 )
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"towers {version('towers-recall')}")
+        raise typer.Exit
+
+
+@app.callback()
+def towers(
+    wanted: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Two-tower recall, end to end: prepare, train, export, index, report, serve."""
 
 
 @app.command(epilog=example("towers synth --out world --users 10000 --items 20000"))

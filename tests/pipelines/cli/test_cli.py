@@ -6,6 +6,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +23,7 @@ from pipelines.errors import DataError, GateError
 from pipelines.evaluation.protocol.options import Protocol
 from serving.errors import BundleError, RequestError
 from serving.files.staging import OutputExistsError
+from tests.support.paths import ROOT
 from towers.config.recipe import Config
 from towers.errors import ConfigError
 from towers.ops.replicas import ALONE, Replicas
@@ -106,6 +108,12 @@ def recipe(tmp_path: Path) -> Path:
     path = tmp_path / "recipe.toml"
     path.write_text("[data]\nmin_user_events = 3\n[train]\nepochs = 7\n")
     return path
+
+
+def test_it_says_its_version(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert towers(monkeypatch, "--version") == 0
+    assert capsys.readouterr().out == f"towers {project['version']}\n"
 
 
 def test_the_verbs_are_those_that_others_script() -> None:
