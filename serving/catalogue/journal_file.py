@@ -163,5 +163,7 @@ def telling_errors(path: Path) -> Iterator[None]:
     except (sqlite3.Error, OSError, ValueError) as error:
         # SQLite's messages are vague: "disk I/O error" has many causes, its error name only one.
         name = getattr(error, "sqlite_errorname", None)
-        reason = getattr(error, "strerror", None) or str(error)
+        # This one is that of a full disk, if a file beside the database cannot grow.
+        vague = {"SQLITE_IOERR_SHMSIZE": "database or disk is full"}
+        reason = getattr(error, "strerror", None) or vague.get(name or "", str(error))
         raise JournalError(f"{path}: {reason}" + (f" ({name})" if name else "")) from error

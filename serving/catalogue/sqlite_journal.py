@@ -3,6 +3,7 @@
 It must be on a local disk: WAL and file locks need shared memory.
 """
 
+import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -35,6 +36,7 @@ class SqliteJournal(Journal):
         # Two connections: readers must not wait for a commit, which waits for the disk.
         self._writer, self._writing = connect(path), threading.Lock()
         self._reader, self._reading = connect(path), threading.Lock()
+        self._opened = path.stat()
 
     @classmethod
     def open(cls, directory: Path) -> "SqliteJournal":
@@ -131,6 +133,9 @@ class SqliteJournal(Journal):
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         """Commits at the end, or rolls back on any exception."""
         with telling_errors(self.path), self._writing, locked(self._lock):
+            # The system keeps a removed file for those who have it open, and SQLite writes on: to nowhere.
+            if not self.path.exists() or not os.path.samestat(self.path.stat(), self._opened):
+                raise OSError("removed or replaced since it was opened; restart the service")
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer

@@ -191,12 +191,18 @@ journal.close()
 journal = SqliteJournal.open(directory)
 assert journal.items_since(0)[-1].item_id == "with room again"
 journal.close()
-if way == "disk":
-    subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)
+def refused():
     try:
         SqliteJournal.open(directory)
     except JournalError as error:
         print(error)
+if way == "disk":
+    try:
+        (directory / "else").write_bytes(bytes(3_000_000))
+    except OSError:
+        refused()
+    subprocess.run(["mount", "-o", "remount,ro", str(directory)], check=True)
+    refused()
 """
 
 
@@ -211,8 +217,26 @@ def test_a_full_disk_is_told_and_loses_nothing(way: str, tmp_path: Path) -> None
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     path = tmp_path / "full" / FILE
-    full, *read_only = done.stdout.splitlines()
+    full, *at_the_start = done.stdout.splitlines()
     assert full.startswith(f"{path}: ") and ("disk" in full)
     if way == "disk":
         assert full == f"{path}: database or disk is full (SQLITE_FULL)"
-        assert read_only == [f"{path}: Read-only file system"]
+        assert at_the_start == [
+            f"{path}: database or disk is full (SQLITE_IOERR_SHMSIZE)",
+            f"{path}: Read-only file system",
+        ]
+
+
+@pytest.mark.parametrize("other", [False, True])
+def test_a_change_is_refused_once_the_file_was_removed_or_replaced(other: bool, journal: SqliteJournal) -> None:
+    journal.put_items([("a", {}, {})])
+    journal.path.parent.rename(journal.path.parent.with_name("aside"))
+    journal.path.parent.mkdir()
+    if other:
+        SqliteJournal.open(journal.path.parent).close()
+    told = f"{journal.path}: removed or replaced since it was opened; restart the service"
+    with pytest.raises(JournalError, match=told):
+        journal.put_items([("b", {}, {})])
+    with pytest.raises(JournalError, match=told):
+        journal.add_events([UserEvent("e", "u", "i", 1)])
+    assert [each.item_id for each in journal.items_since(0)] == ["a"]
