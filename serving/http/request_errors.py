@@ -57,7 +57,7 @@ def at_most(values: Sequence[object], most: int, field: str) -> None:
 
 def _lists_of(model: type[BaseModel] | None, field: str | None) -> str:
     """What the lists of this field hold."""
-    if field == "vector":
+    if field is not None and field.rpartition(".")[2] == "vector":
         return "numbers"
     annotation = model.model_fields[field].annotation if model is not None and field in model.model_fields else None
     objects = any(isinstance(each, type) and issubclass(each, BaseModel) for each in get_args(annotation))

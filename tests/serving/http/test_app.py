@@ -120,6 +120,13 @@ def test_every_wrong_body_gets_the_one_error_shape(client: TestClient, name: str
     assert message in error["error"]["message"]
 
 
+@pytest.mark.parametrize(("path", "place"), [("/recall", ""), ("/recall/batch", "queries.0.")])
+def test_a_vector_that_is_no_list_is_told_what_it_holds(client: TestClient, path: str, place: str) -> None:
+    query = {"vector": {"a": 1}}
+    response = client.post(path, json={"queries": [query]} if place else query)
+    assert response.json()["error"]["message"] == f"{place}vector: must be a list of numbers, got an object"
+
+
 @pytest.mark.parametrize(
     ("method", "path", "headers", "status", "code"),
     [
