@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -108,10 +109,17 @@ def _refusal(address: str, response: httpx.Response) -> str:
 
 
 def _stranger(address: str, response: httpx.Response) -> str:
-    return (
-        f"{address}: the server there (status {response.status_code}) is not `towers serve`; "
-        "give --url the address that it listens on"
-    )
+    remedy = _past_proxy(address) or "give --url the address that it listens on"
+    return f"{address}: the server there (status {response.status_code}) is not `towers serve`; {remedy}"
+
+
+def _past_proxy(address: str) -> str:
+    """What to do if a proxy of the environment stands between: what comes then is not of the address; else nothing."""
+    url = httpx.URL(address)
+    if not {url.scheme, "all"} & getproxies().keys() or proxy_bypass(url.host):
+        return ""
+    variables = f"{url.scheme.upper()}_PROXY or ALL_PROXY"
+    return f"requests go through the proxy of {variables}: NO_PROXY={url.host} asks {url.host} itself"
 
 
 def reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
@@ -119,6 +127,8 @@ def reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
     causes = list(_causes(error))
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return "not the address of a service; --url takes one like http://127.0.0.1:8000"
+    if remedy := _past_proxy(address):
+        return f"no answer ({error}); {remedy}"
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} s; is the host right, and the service not overloaded?"
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):

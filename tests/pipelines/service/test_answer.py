@@ -1,5 +1,6 @@
 """`towers query --url`: titles from the service, and one clear line for each way in which no answer comes."""
 
+import errno
 import json
 import re
 import socket
@@ -193,6 +194,24 @@ def error(code: str, message: str, field: str | None = None) -> dict[str, Any]:
 def test_an_address_where_nothing_answers_is_one_clear_line(url: str, message: str) -> None:
     with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
         ask(url, "u1", 1)
+
+
+def test_a_proxy_of_the_environment_is_told_and_how_to_go_past_it(
+    stranger: Callable[..., Stranger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTP_PROXY", "http_proxy", "no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    past = "requests go through the proxy of HTTP_PROXY or ALL_PROXY: NO_PROXY=127.0.0.1 asks 127.0.0.1 itself"
+    for proxy, told in (
+        ("http://127.0.0.1:1", f"no answer ([Errno {errno.ECONNREFUSED}] Connection refused)"),
+        (stranger(NONE, http("503 Unavailable", b"<html>")).url, "the server there (status 503) is not `towers serve`"),
+    ):
+        monkeypatch.setenv("HTTP_PROXY", proxy)
+        with pytest.raises(DataError, match=f"^{re.escape(f'http://127.0.0.1:2/recall: {told}; {past}')}$"):
+            ask("http://127.0.0.1:2", "u1", 1)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with pytest.raises(DataError, match="nothing answers there"):
+        ask("http://127.0.0.1:1", "u1", 1)
 
 
 @pytest.mark.parametrize(
