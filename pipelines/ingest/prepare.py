@@ -28,7 +28,7 @@ from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events, warn_of_future
 from pipelines.ingest.filters import narrow
-from pipelines.ingest.formats.column_names import event_roles, id_column
+from pipelines.ingest.formats.column_names import event_roles, id_column, without_times
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
@@ -104,6 +104,8 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         config = like_the_test(table, config)
         advance(1)
         split = split_events(table, config, rejects)
+        if split.kind == "random" and config.split == "auto":
+            say(without_times(table.context))
         table.release("row", "file")  # they name bad rows, and the last of these is found
         advance(1)
         train = split.label == TRAIN

@@ -5,27 +5,38 @@ A column that cannot be found is an error with the file's columns and the neares
 
 import difflib
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import polars as pl
 
 from pipelines.errors import DataError
 from towers.config.sections import Columns
 
 # Lower case, letters and digits only, so that user_id, userId and USER-ID are equal. Earlier names win.
+# fmt: off
 USUAL: dict[str, tuple[str, ...]] = {
     "user": ("userid", "user", "uid", "customerid", "visitorid", "memberid", "reviewerid", "sessionid", "queryid"),
-    "item": ("itemid", "item", "iid", "productid", "movieid", "articleid", "trackid", "bookid", "asin", "parentasin"),
-    "time": ("timestamp", "time", "ts", "datetime", "eventtime", "unixreviewtime", "createdat", "date"),
+    "item": (
+        "itemid", "item", "iid", "productid", "movieid", "articleid", "trackid", "bookid", "asin", "parentasin",
+        "businessid", "newsid", "songid", "animeid", "isbn",
+    ),
+    "time": ("timestamp", "time", "ts", "datetime", "eventtime", "unixreviewtime", "createdat", "date", "tdat"),
     "type": ("eventtype", "event", "type", "action", "behavior", "behaviour"),
-    "weight": ("weight", "rating", "score", "stars"),
+    "weight": ("weight", "rating", "score", "stars", "overall"),
 }
+# fmt: on
 
 # What to do about a column of ids that is not found. `--set` overrides a recipe, so the command names one, too.
 NAME_IT = (
     "name it: --config default --set data.columns.{role}=NAME, or "
     '{role} = "NAME" under [data.columns] of the recipe that --config names'
 )
+
+TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts"}
+LOOKED_AT = 100  # values of a column that may hold dates
 
 NEAR = 0.75  # difflib's default of 0.6 matches unrelated short names
 
@@ -93,6 +104,20 @@ def id_column(path: Path, columns: Sequence[str], role: str, of_events: str) -> 
         remedy = f"rename it to {role}_id, id or {of_events!r}, as in the events"
         raise DataError(_not_found(path, columns, role, remedy))
     return name
+
+
+def without_times(context: pl.DataFrame | None) -> str:
+    """What to say of events without a column of times; names the column of `context` that may hold them, if any."""
+    told = "no column of times is found, so the split is random: it does not tell how well later events are foreseen"
+    context = pl.DataFrame() if context is None else context
+    first = {column.name: column.drop_nulls().head(LOOKED_AT) for column in context}
+    texts = {name: some.cast(pl.String) for name, some in first.items() if len(some) and not some.dtype.is_nested()}
+    dates = [name for name, some in texts.items() if some.str.contains(r"^\d{4}-\d\d-\d\d").all()]
+    likely = dates or [name for name in first if not TIME_WORDS.isdisjoint(_words(name))]
+    if not likely:
+        return told
+    setting = shlex.quote(f"data.columns.time={likely[0]}")
+    return f"warning: {told}; if {likely[0]!r} holds the times: --config default --set {setting}"
 
 
 def may_hold_ids(wanted: Columns, column: str) -> bool:

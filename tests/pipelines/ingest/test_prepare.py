@@ -282,3 +282,40 @@ def test_arrays_have_the_types_of_the_contract(tmp_path: Path) -> None:
     found = {name: getattr(train, name).dtype for name in ("user", "item", "offsets", "time", "history_end", "weight")}
     wanted = {"user": "int32", "item": "int32", "offsets": "int64", "time": "int64", "history_end": "int64"}
     assert found == {name: np.dtype(dtype) for name, dtype in {**wanted, "weight": "float32"}.items()}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "told"),
+    [
+        ("bought", "2020-01-0{}", "if 'bought' holds the times: --config default --set data.columns.time=bought"),
+        ("buy day", "0{}/01/2020", "if 'buy day' holds the times: --config default --set 'data.columns.time=buy day'"),
+        ("device", "tv{}", None),
+    ],
+)
+def test_a_random_split_for_want_of_times_is_told_with_the_column_that_may_hold_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], column: str, value: str, told: str | None
+) -> None:
+    rows = "".join(f"u{n},i{n % 3},{value.format(n)}\n" for n in range(1, 10))
+    prepared(tmp_path, f"user,item,{column}\n{rows}")
+    said = capsys.readouterr().err
+    line = "no column of times is found, so the split is random: it does not tell how well later events are foreseen"
+    assert f"warning: {line}; {told}\n" in said if told else f"\n{line}\n" in said
+    prepared(tmp_path, f"user,item,{column}\n{rows}", split="random")
+    assert "column of times" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "reviewerID,asin,overall,unixReviewTime",  # Amazon
+        "user_id,business_id,stars,date",  # Yelp
+        "customer_id,article_id,rating,t_dat",  # H&M, whose prices would be no rating
+        "User-ID,ISBN,rating,timestamp",  # Book-Crossing, which has no times
+    ],
+)
+def test_the_columns_of_public_data_sets_are_found_by_their_names(tmp_path: Path, header: str) -> None:
+    rows = "".join(f"u{n},i{n % 3},{n % 5 + 1},2020-01-0{n}\n" for n in range(1, 10))
+    data = prepared(tmp_path, f"{header}\n{rows}")
+    roles = ("user", "item", "weight", "time")
+    assert data.manifest.roles == dict(zip(roles, header.split(","), strict=True))
+    assert data.manifest.split.kind == "global_time"
