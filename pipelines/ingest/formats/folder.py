@@ -30,7 +30,8 @@ SUFFIXES = {
     ".item": "recbole",
     ".user": "recbole",
 }
-ATTRIBUTES = {**SUFFIXES, ".json": "json"}
+JSON = ".json"  # of events always JSON Lines
+ATTRIBUTES = {**SUFFIXES, JSON: "json"}
 LISTS = ("lightgcn", "sequences", "pairs")  # formats of .txt files
 SEQUENCES = "sequences.txt"
 IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
@@ -97,13 +98,14 @@ def _kind(events: Path, files: list[Path], copies: Copies) -> str | None:
         return "sequences"
     if _ending(files, ".inter"):
         return "recbole"
-    kinds = sorted({SUFFIXES[bare_name(path).suffix] for path in _tables(files)})
+    tables = _tables([path for path in files if bare_name(path).suffix in SUFFIXES])
+    kinds = sorted({SUFFIXES[bare_name(path).suffix] for path in tables})
     texts = _ending(files, ".txt")
     if not kinds and len(texts) == 1:
         return "pairs" if looks_like_pairs(copies.unpacked(texts[0])) else "lightgcn"
-    if len(kinds) == 1 and kinds[0] != "recbole":
-        return kinds[0]
-    return None
+    if not kinds and not texts and _ending(files, JSON):
+        return "jsonl"
+    return kinds[0] if len(kinds) == 1 and kinds[0] != "recbole" else None
 
 
 def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
@@ -123,7 +125,8 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
         texts = _ending(files, ".txt")
         found = texts if kind == "pairs" else _given(texts) or texts
     else:
-        found = _tables([path for path in files if SUFFIXES.get(bare_name(path).suffix) == kind])
+        of_kind = [path for path in files if SUFFIXES.get(bare_name(path).suffix) == kind]
+        found = _tables(of_kind or (_ending(files, JSON) if kind == "jsonl" else []))
     names = {str(path) for path in files}
     if twice := [path.name for path in files if path.suffix.lower() == ".gz" and str(path)[:-3] in names]:
         raise DataError(f"{folder}: holds {twice[0]} and the same file without .gz; keep one of them")
@@ -232,8 +235,7 @@ def _given(files: list[Path]) -> list[Path]:
     return chosen if any(bare_name(path).stem == "train" for path in chosen) else []
 
 
-def _tables(files: list[Path]) -> list[Path]:
-    """The files of a folder that can hold events: `events.*`, else `train.*` and the like, else all but attributes."""
-    tables = [path for path in files if bare_name(path).suffix in SUFFIXES]
+def _tables(tables: list[Path]) -> list[Path]:
+    """Those that can hold events: `events.*`, else `train.*` and the like, else all but attributes."""
     events = [path for path in tables if bare_name(path).stem == "events"]
     return events or _given(tables) or [path for path in tables if not _is_attributes(path)]

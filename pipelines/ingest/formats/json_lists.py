@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import orjson
 import polars as pl
 
 from pipelines.errors import DataError
@@ -15,6 +16,16 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, text_file
 
 COLUMNS = ("id", "attributes")
+
+
+def holds_lines(path: Path) -> bool:
+    """Whether a `.json` file is JSON Lines, as Yelp and Amazon name them: a whole object on the first of its lines."""
+    with path.open("rb") as handle:
+        first, second = handle.readline().removeprefix(b"\xef\xbb\xbf"), handle.readline()
+    try:
+        return bool(second.strip()) and isinstance(orjson.loads(first), dict)
+    except orjson.JSONDecodeError:
+        return False
 
 
 def json_lists_table(path: Path, *, skip: bool = False) -> Table:

@@ -27,7 +27,7 @@ from pipelines.ingest.formats.folder import (
     inside,
     tell_unread,
 )
-from pipelines.ingest.formats.json_lists import json_lists_table
+from pipelines.ingest.formats.json_lists import holds_lines, json_lists_table
 from pipelines.ingest.formats.jsonl import alike, jsonl_table
 from pipelines.ingest.formats.movielens import ITEM_FILES, USER_FILES, movielens_table
 from pipelines.ingest.formats.partitions import TRUTH, with_keys
@@ -116,7 +116,7 @@ def _open(path: Path, kind: str, *, config: DataConfig, copies: Copies, skip: bo
         table = csv_table(path, separator="\t", skip=skip)
     elif kind == "parquet":
         table = parquet_table(path)
-    elif kind == "jsonl":
+    elif kind == "jsonl" or (kind == "json" and holds_lines(path)):
         table = jsonl_table(path, partial(may_hold_ids, config.columns), skip=skip)
     else:
         table = TEXT_TABLES[kind](path, skip=skip)

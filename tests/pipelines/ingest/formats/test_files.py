@@ -1,5 +1,6 @@
 """Which files a path means: files beside a file, lone lists, other separators, upper-case endings, reserved names."""
 
+import gzip
 import re
 from datetime import date
 from itertools import product
@@ -267,3 +268,33 @@ def test_two_files_of_one_kind_beside_the_events_are_refused(tmp_path: Path, wha
     (source / f"{what}.jsonl").write_text(f'{{"{what[:-1]}_id": "a", "x": 2}}\n')
     with pytest.raises(DataError, match=rf"several files of {what}: {what}\.csv, {what}\.jsonl"):
         opened(tmp_path, source)
+
+
+@pytest.mark.parametrize(("ending", "bom"), [(".json", ""), (".JSON.gz", ""), (".json", "\ufeff")])
+def test_json_lines_may_be_named_json_as_those_of_yelp_and_amazon_are(tmp_path: Path, ending: str, bom: str) -> None:
+    def written(name: str, *lines: str) -> Path:
+        raw = (bom + "".join(f"{line}\n" for line in lines)).encode()
+        path = tmp_path / f"{name}{ending}"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(gzip.compress(raw) if ending.endswith(".gz") else raw)
+        return path
+
+    items = written("business", '{"item": "a", "city": "Oslo"}', '{"item": "b", "city": "Bergen"}')
+    events = written("review", *(f'{{"user": "{user}", "item": "{item}"}}' for user, item in EVENTS))
+    data = opened(tmp_path, events, items=items)
+    assert pairs(data) == sorted(EVENTS)
+    assert data.items.sort("item_id")["city"].to_list() == ["Oslo", "Bergen"]
+    written("log/part-0", '{"user": "u1", "item": "a"}')  # as Spark names what it writes
+    written("log/part-1", '{"user": "u2", "item": "b"}')
+    written("log/items", '{"item": "a", "city": "Oslo"}', '{"item": "b", "city": "Bergen"}')
+    of_folder = opened(tmp_path, tmp_path / "log")
+    assert of_folder.manifest.source.format == "jsonl"
+    assert pairs(of_folder) == sorted(EVENTS)
+    assert of_folder.manifest.item_columns == {"city": "string"}
+
+
+def test_a_json_file_beside_events_of_another_ending_holds_no_events(tmp_path: Path) -> None:
+    (tmp_path / "log").mkdir()
+    (tmp_path / "log" / "part-0.jsonl").write_text('{"user": "u1", "item": "a"}\n{"user": "u2", "item": "b"}\n')
+    (tmp_path / "log" / "schema.json").write_text('{"user": "string"}\n')
+    assert pairs(opened(tmp_path, tmp_path / "log")) == sorted(EVENTS)
