@@ -125,6 +125,12 @@ def may_hold_ids(wanted: Columns, column: str) -> bool:
     return column in (wanted.user, wanted.item) or _plain(column) in (*USUAL["user"], *USUAL["item"], "id")
 
 
+def may_have_role(wanted: Columns, column: str) -> bool:
+    """Whether a column is one of `wanted`, or has a common name of one."""
+    usual = {name for names in USUAL.values() for name in names}
+    return column in wanted.model_dump().values() or _plain(column) in usual | {"id"}
+
+
 def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, remedy: str = "") -> str | None:
     """Returns the column of a role: the wanted one, else the one with the most common name, else None.
 

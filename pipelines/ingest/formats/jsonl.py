@@ -30,35 +30,50 @@ _DTYPES: dict[type, pl.DataType] = {
 _NAMES = {bool: "a boolean", int: "a whole number", float: "a number", str: "a string", list: "a list"}
 
 
-def jsonl_table(path: Path, holds_ids: Callable[[str], bool], *, skip: bool = False) -> Table:
+def jsonl_table(
+    path: Path, holds_ids: Callable[[str], bool], has_role: Callable[[str], bool] | None = None, *, skip: bool = False
+) -> Table:
     """Opens a file with one JSON object per line; its columns are the keys of all lines.
+
+    A key whose first value is an object, which no feature reads, is left unread, unless it may have a role.
 
     Args:
         path: the file.
         holds_ids: whether a column holds ids, where 1, 1.0 and "1" differ in type; elsewhere all numbers are one type.
+        has_role: whether a column may have a role; by default all may, so that each is read.
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
         DataError: the file is empty, not UTF-8, or holds no object with a key.
     """
     text = text_file(path, skip=skip)
-    names: dict[str, None] = {}
+    names: dict[str, type | None] = {}  # with the type of the first value
+    empty: list[str] = []  # those without a value so far
     # A pass of its own: a key that comes late, a weight say, must not go unread.
     for block in _blocks(path):
         for _, line in block:
             value = _loads(line)
-            if isinstance(value, dict) and not value.keys() <= names.keys():
-                names.update(dict.fromkeys(value))
+            if not isinstance(value, dict):
+                continue
+            if not value.keys() <= names.keys():
+                empty += (new := [name for name in value if name not in names])
+                names |= dict.fromkeys(new)
+            if first := {name: type(value[name]) for name in empty if value.get(name) is not None}:
+                names |= first
+                empty = [name for name in empty if name not in first]
     if not names:
-        first = next((row for block in _blocks(path) for row, _ in block), 1)
-        raise DataError(f"{path}, row {first}: not a JSON object with at least one key")
+        row = next((row for block in _blocks(path) for row, _ in block), 1)
+        raise DataError(f"{path}, row {row}: not a JSON object with at least one key")
+
+    unread = () if has_role is None else tuple(n for n, first in names.items() if first is dict and not has_role(n))
+    kept = tuple(name for name in names if name not in unread)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
-        columns = _Columns(path, tuple(names), frozenset(filter(holds_ids, names)), rejects)
+        columns = _Columns(path, kept, frozenset(filter(holds_ids, kept)), rejects)
         for block in _blocks(path):
             yield columns.frame(block)
 
-    return Table(path, tuple(names), text.lines, read, typed=True)
+    return Table(path, kept, text.lines, read, typed=True, unread=unread)
 
 
 def alike(tables: Sequence[Table]) -> list[Table]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from pipelines.console import say
 from pipelines.dataset.manifest import Kind
 from pipelines.dataset.partition_keys import keys_of
 from pipelines.errors import DataError
@@ -14,7 +15,7 @@ from pipelines.ingest.formats.benchmark_lists import (
     pairs_table,
     sequences_table,
 )
-from pipelines.ingest.formats.column_names import may_hold_ids
+from pipelines.ingest.formats.column_names import may_have_role, may_hold_ids
 from pipelines.ingest.formats.copies import Copies, bare_name
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.folder import (
@@ -100,12 +101,16 @@ def open_source(
         tables = alike(tables)
     if events.is_dir():
         tables = with_keys(tables, [keys_of(inside(events, path)) for _, path in chosen])
+    of_items, of_users = (opened(path, _attribute_kind(path)) if path else None for path in (item_file, user_file))
+    for name, some in ((events, tables), *((each.path, [each]) for each in (of_items, of_users) if each)):
+        if unread := {column: None for table in some for column in table.unread}:
+            say(f"{name}: not read, because they hold objects: {', '.join(unread)}")
     truth = Path(os.fspath(events)) / TRUTH
     return Source(
         kind,
         tuple(zip((split for split, _ in chosen), tables, strict=True)),
-        opened(item_file, _attribute_kind(item_file)) if item_file else None,
-        opened(user_file, _attribute_kind(user_file)) if user_file else None,
+        of_items,
+        of_users,
         truth if truth.is_dir() else None,
     )
 
@@ -117,7 +122,9 @@ def _open(path: Path, kind: str, *, config: DataConfig, copies: Copies, skip: bo
     elif kind == "parquet":
         table = parquet_table(path)
     elif kind == "jsonl" or (kind == "json" and holds_lines(path)):
-        table = jsonl_table(path, partial(may_hold_ids, config.columns), skip=skip)
+        table = jsonl_table(
+            path, partial(may_hold_ids, config.columns), partial(may_have_role, config.columns), skip=skip
+        )
     else:
         table = TEXT_TABLES[kind](path, skip=skip)
     vectors: dict[str, Kind] = dict.fromkeys(config.vectors, "vector")

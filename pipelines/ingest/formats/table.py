@@ -36,6 +36,7 @@ class Table:
         typed: values have types; otherwise all are text and kinds are inferred.
         kinds: the kinds that the format declares.
         separators: columns whose text is a list, and the separator of its elements.
+        unread: the names of columns of JSON objects, which are left unread.
     """
 
     path: Path
@@ -45,6 +46,7 @@ class Table:
     typed: bool = False
     kinds: Mapping[str, Kind] = field(default_factory=dict)
     separators: Mapping[str, str] = field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuses columns with the name of an `INTERNAL` one, and names that polars expands to several columns.

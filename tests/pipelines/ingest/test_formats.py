@@ -1,5 +1,6 @@
 """Every accepted format: the same few events written in each come out the same, and the real files as they are."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from towers.config.sections import DataConfig
+from towers.config.sections import Columns, DataConfig
 
 ROWS = [
     ("1", "10", 4.0, 881250949),
@@ -366,3 +367,30 @@ def test_a_key_that_one_file_of_json_lines_lacks_is_missing_there(tmp_path: Path
     assert data.manifest.event_columns == {"km": "number", "place": "string"} and context is not None
     rows = context.select("km", "place").collect().rows()
     assert sorted(rows, key=str) == [(1.5, None), (None, "x"), (None, None)]
+
+
+def test_json_objects_are_left_unread_with_a_line_for_each_path(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").mkdir()
+    for name, user in (("a", "u1"), ("b", "u2")):
+        first = f'{{"user": "{user}", "item": "i", "style": null}}\n'
+        second = f'{{"user": "{user}", "item": "j", "style": {{"Color:": " Red"}}, "vote": "2"}}\n'
+        (tmp_path / "log" / f"{name}.jsonl").write_text(first + second)
+    items = tmp_path / "goods.jsonl"
+    items.write_text('{"item": "i", "details": {}, "city": "Oslo"}\n{"item": "j", "details": "x", "city": "Rome"}\n')
+    data = opened(tmp_path, tmp_path / "log", items=items)
+    assert (data.manifest.event_columns, data.manifest.item_columns) == ({"vote": "string"}, {"city": "string"})
+    said = capsys.readouterr().err
+    assert said.count("they hold objects") == 2
+    assert f"{tmp_path / 'log'}: not read, because they hold objects: style\n" in said
+    assert f"{items}: not read, because they hold objects: details\n" in said
+
+
+@pytest.mark.parametrize("role", ["user", "item", "time", "code"])
+def test_json_objects_in_a_column_with_a_role_are_refused(tmp_path: Path, role: str) -> None:
+    row = {"user": "u1", "item": "i", "time": 5, "code": 1} | {role: {"$oid": "5f"}}  # as MongoDB writes
+    (tmp_path / "e.json").write_text(f"{json.dumps(row)}\n")
+    config = DataConfig(columns=Columns(weight="code"))
+    with pytest.raises(DataError, match=rf"e.json, row 1, column '{role}': wrong type: an object"):
+        prepare.run(config, tmp_path / "e.json", tmp_path / "out")
