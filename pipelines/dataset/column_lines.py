@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
+import polars as pl
+
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import NO_NAME, NO_VALUE, Choice, choices, of_row_numbers
 from pipelines.dataset.manifest import DatasetManifest
@@ -12,6 +14,10 @@ from towers.config.recipe import Config
 FILES = ("events", "users", "items")
 TYPES_SHOWN = 5
 ITEMS_ALONE = "left out: task = 'similarity' trains the item tower alone"
+# A column tells the item if this share of the items with several events, at least so many, have one value, and no
+# value is in most events. What depends on the moment or the user is far from that.
+ONE_VALUE, LEAST_ITEMS, COMMON = 0.99, 100, 0.9
+EVENTS_LOOKED_AT = 1_000_000
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
 
 
@@ -53,7 +59,27 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
                 yield file, column, "the names of requests, of loss.impression_request"
             else:
                 lists = _with_column(column, config) if side == "candidate" else []
-                yield file, column, _of_choice(choice, side, column, spelt, lists)
+                told = _of_choice(choice, side, column, spelt, lists)
+                if file == "events" and not told.startswith("left out") and _tells_the_item(dataset, column):
+                    told += (
+                        "; warning: each item has one value of it, so that it gives the answer away in "
+                        f"training: move it to the items file; --set features.query.{choice.name}= leaves it out"
+                    )
+                yield file, column, told
+
+
+def _tells_the_item(dataset: Dataset, column: str) -> bool:
+    context = dataset.context("train")
+    assert context is not None
+    values = context.select(column).head(EVENTS_LOOKED_AT).collect().to_series()
+    if values.dtype.is_nested():
+        return False
+    items = dataset.events("train").item[: len(values)]
+    events = pl.DataFrame({"item": pl.Series(items), "value": values}).drop_nulls()
+    found = events.group_by("item").agg(pl.len(), pl.col("value").n_unique()).filter(pl.col("len") > 1)["value"]
+    if len(found) < LEAST_ITEMS or (found == 1).sum() < ONE_VALUE * len(found):
+        return False
+    return int(events["value"].value_counts()["count"].max()) < COMMON * len(events)  # type: ignore[arg-type]
 
 
 def _of_role(role: str, manifest: DatasetManifest) -> str:

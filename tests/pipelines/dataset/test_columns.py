@@ -462,6 +462,39 @@ def test_a_column_that_only_impressions_fill_is_a_feature(tmp_path: Path) -> Non
     assert (found.kind, found.reason) == ("categorical", "1 different text in 15 rows")
 
 
+def test_a_column_of_the_events_that_each_item_has_one_value_of_is_warned_of(tmp_path: Path) -> None:
+    items = [n % 120 for n in range(600)]
+    users = [f"u{n // 12}" for n in range(600)]
+    columns = {
+        "brand": [f"b{item % 7}" for item in items],
+        "sku": [item * 1_000 for item in items],
+        "two": [["no", "yes"][item % 120 < 30] for item in items],  # three quarters have one value
+        "rare": [["no", "yes"][item % 120 < 10] for item in items],  # most events have it
+        "device": [["tv", "phone"][n // 120 % 2] for n in range(600)],
+        "country": [f"c{int(user[1:]) % 3}" for user in users],
+        "half": [f"b{item % 7}" if n % 11 else "other" for n, item in enumerate(items)],
+        "tags": [[f"t{item % 7}"] for item in items],
+    }
+    events = pl.DataFrame({"user_id": users, "item_id": [f"i{item}" for item in items], **columns})
+    config = DataConfig(split="random", valid_share=0, test_share=0)
+    prepare.run(config, write(events, tmp_path / "e.parquet"), tmp_path / "set")
+    data = Dataset.open(tmp_path / "set")
+    told = [line.split(maxsplit=2)[1:] for line in column_lines(data) if "gives the answer away" in line]
+    assert [column for column, _ in told] == ["brand", "sku", "two"]
+    assert told[0][1].endswith(
+        "; warning: each item has one value of it, so that it gives the answer away in training: move it to the items "
+        "file; --set features.query.brand= leaves it out"
+    )
+    spelt = parse_config({"features": {"query": {"user_id": {"kind": "id"}, "two": {"kind": "hashed"}}}})
+    told = [line.split(maxsplit=2)[1:] for line in column_lines(data, spelt) if "gives the answer away" in line]
+    assert [column for column, _ in told] == ["two"]
+    few = events.filter(pl.col("item_id").is_in([f"i{n}" for n in range(99)]))
+    prepare.run(
+        DataConfig(split="random", valid_share=0, test_share=0), write(few, tmp_path / "f.parquet"), tmp_path / "few"
+    )
+    assert "gives the answer away" not in "".join(column_lines(Dataset.open(tmp_path / "few")))
+
+
 def test_rows_without_a_value_count_in_no_share(tmp_path: Path) -> None:
     some = [n if n < 27 else None for n in range(60)]
     texts = [None if n is None else f"film number {n}" for n in some]
