@@ -36,6 +36,7 @@ NAME_IT = (
 )
 
 TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts"}
+VALUE = re.compile(r"-?\d+([.,]\d+)?$|\d{4}-\d\d-\d\d")  # a number or a date: in a header line no likely name
 LOOKED_AT = 100  # values of a column that may hold dates
 
 NEAR = 0.75  # difflib's default of 0.6 matches unrelated short names
@@ -151,6 +152,9 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
 
 
 def _not_found(path: Path, columns: Sequence[str], role: str, remedy: str) -> str:
+    if any(VALUE.match(column) for column in columns):
+        remedy = "if these are values, put a line with the names of the columns before them (user_id, item_id, …)"
+        return f"{path}: no column of {role} ids; it has {', '.join(columns)}; {remedy}"
     near = _near(_free(columns, role), role)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; {remedy}"

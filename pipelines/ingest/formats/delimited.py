@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import amount
+from pipelines.console import amount, say
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
@@ -59,11 +59,17 @@ def csv_table(
         separator = _separator(path, quote)
     names = tuple(header) if header is not None else tuple(map(rename, _header(path, separator, quote)))
     if len(set(names)) < len(names):
-        raise DataError(f"{path}, row 1: a column name occurs twice in: {', '.join(names)}")
+        raise DataError(f"{path}, row 1: a column name occurs twice in: {', '.join(names)}; is this line data?")
     first = 1 if header is not None else 2
     layout = _Layout(path, separator, quote, names, first, text)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
+        if separator == "\t" and text.quotes and quote is not None:
+            yield from _watched(layout, parsed(rejects))
+        else:
+            yield from parsed(rejects)
+
+    def parsed(rejects: Rejects) -> Iterator[pl.DataFrame]:
         if text.quotes and quote is not None:
             rejects.number_by(path, layout.lines)
         done = 0
@@ -137,6 +143,21 @@ class _Layout:
             except csv.Error:
                 # A value too long for Python: from here on, rows are numbered by record.
                 return
+
+
+def _watched(layout: _Layout, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Passes on batches of tab-separated text, and warns once of a quote that may have swallowed rows."""
+    told = False
+    for batch in batches:
+        broken = [pl.col(name).str.contains("\n") & pl.col(name).str.contains("\t") for name in layout.names]
+        rows = batch.filter(pl.any_horizontal(broken) & (not told))[ROW]
+        if len(rows):
+            told = True
+            say(
+                f"warning: {layout.path}, row {layout.lines(rows.head(1))[0]}: a value in quotes holds tabs and line "
+                "ends, which may be rows; where quotes are letters of the text, remove them first: tr -d '\"'"
+            )
+        yield batch
 
 
 def _separator(path: Path, quote: str | None) -> str:

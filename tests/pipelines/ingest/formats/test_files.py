@@ -298,3 +298,44 @@ def test_a_json_file_beside_events_of_another_ending_holds_no_events(tmp_path: P
     (tmp_path / "log" / "part-0.jsonl").write_text('{"user": "u1", "item": "a"}\n{"user": "u2", "item": "b"}\n')
     (tmp_path / "log" / "schema.json").write_text('{"user": "string"}\n')
     assert pairs(opened(tmp_path, tmp_path / "log")) == sorted(EVENTS)
+
+
+def test_rows_that_a_quote_of_tab_separated_text_swallows_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"u{n}\ti{n % 3}\tsong\n" for n in range(40)]
+    rows[9], rows[19] = 'u9\ti0\t"Weird Al\n', 'u19\ti1\tMix 12"\n'  # lines 11 and 21
+    (tmp_path / "log.tsv").write_text("user\titem\tname\n" + "".join(rows))
+    assert len(pairs(opened(tmp_path, tmp_path / "log.tsv"))) == 30
+    said = capsys.readouterr().err
+    assert f"warning: {tmp_path / 'log.tsv'}, row 11: a value in quotes holds tabs and line ends" in said
+    rows[9], rows[19] = 'u9\ti0\t"two\nlines"\n', 'u19\ti1\t"a\ttab"\n'
+    (tmp_path / "log.tsv").write_text("user\titem\tname\n" + "".join(rows))
+    assert len(pairs(opened(tmp_path, tmp_path / "log.tsv"))) == 40
+    assert "in quotes" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "message"),
+    [
+        # As Last.fm, Amazon's ratings and MIND are published.
+        (
+            "plays.tsv",
+            "user_1\t2009-05-04T23:08:57Z\tf1b1\tDeep Dish",
+            "no column of user ids; it has user_1, 2009-.*; if",
+        ),
+        ("ratings.csv", "A1,B2,5.0,1369699200", "no column of user ids; it has A1, B2, 5.0, 1369699200; if"),
+        (
+            "news.tsv",
+            "N1\tnews\t[]\t[]",
+            r"row 1: a column name occurs twice in: N1, news, \[\], \[\]; is this line data\?",
+        ),
+    ],
+)
+def test_a_file_without_a_line_of_names_is_told_from_one_with_other_names(
+    tmp_path: Path, name: str, line: str, message: str
+) -> None:
+    (tmp_path / name).write_text(f"{line}\n{line}\n")
+    with pytest.raises(DataError, match=message) as caught:
+        opened(tmp_path, tmp_path / name, format="csv")
+    assert "did you mean" not in str(caught.value)
