@@ -28,8 +28,11 @@ from tests.support.processes.running_service import RunningService
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FACES = {face.__name__: face for face in (pipelines, serving, towers)}
 LANGUAGES = {"sh", "python", "text", "toml", "json", "yaml", "promql"}
-# The page that another test types, and commands that no test gives.
-TYPED = {"docs/tutorial.md": "tests/processes/test_tutorial.py"}
+# The pages that other tests type, and commands that no test gives.
+TYPED = {
+    "docs/tutorial.md": "tests/processes/test_tutorial.py",
+    "docs/model/public.md": "tests/pipelines/ingest/formats/test_public.py",
+}
 LEFT_OUT = {
     "make demo": "downloads the libraries; its parts, `towers demo` and the steps of this page, are tested",
     "make test": "runs these tests",
