@@ -152,12 +152,11 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
 
 
 def _not_found(path: Path, columns: Sequence[str], role: str, remedy: str) -> str:
-    if any(VALUE.match(column) for column in columns):
-        remedy = "if these are values, put a line with the names of the columns before them (user_id, item_id, …)"
-        return f"{path}: no column of {role} ids; it has {', '.join(columns)}; {remedy}"
     near = _near(_free(columns, role), role)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"{path}: no column of {role} ids; it has {', '.join(columns)}{hint}; {remedy}"
+    hint = f"did you mean {near[0]!r}?; " if near else ""
+    if any(VALUE.match(column) for column in columns):
+        hint = "if these are values, put a line with the names of the columns before them (user_id, item_id, …), else "
+    return f"{path}: no column of {role} ids; it has {', '.join(columns)}; {hint}{remedy}"
 
 
 def _free(columns: Sequence[str], role: str) -> list[str]:

@@ -78,7 +78,7 @@ def test_an_entry_that_is_no_list_of_words_is_named_or_skipped(tmp_path: Path, v
     [
         (b"", r": the file is empty$"),
         (b'{"1": ["a"],\n "2": [}', r", row 2: not JSON: Expecting value$"),
-        (b'{"1": ["a"]}\n{"2": ["b"]}\n', r": no column of item ids; it has 1, 2; rename it to item_id, "),  # lines
+        (b'{"1": ["a"]}\n{"2": ["b"]}\n', r": no column of item ids; it has 1, 2; .* rename it to item_id, "),  # lines
         (b'[{"1": ["a"]}]', r": expected one JSON object of ids and lists, got a list$"),
         (b"{}", r": no row to read$"),
         (b'{"1": ["caf\xe9"]}', r", row 1: not UTF-8 \(byte 0xe9\)"),
