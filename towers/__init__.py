@@ -1,7 +1,7 @@
 """Two-tower recall models in TensorFlow: features, towers, losses, samplers, optimizers and training.
 
 TensorFlow Recommenders runs on Keras 2, which TensorFlow 2.16+ uses only if TF_USE_LEGACY_KERAS is set before
-its import.
+`tf.keras` is first used.
 """
 
 import os
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-if "keras" in sys.modules and "tf_keras" not in sys.modules and "tensorflow" in sys.modules:
-    raise ImportError(
-        "tensorflow was imported with Keras 3 before towers; import towers first, or set TF_USE_LEGACY_KERAS=1"
-    )
+# Imported before, TensorFlow still chooses when `tf.keras` is first used; its own import has loaded Keras 3 by then.
+_tensorflow = sys.modules.get("tensorflow")
+if "keras" in sys.modules and _tensorflow is not None and hasattr(_tensorflow.keras, "version"):  # of Keras 3 alone
+    raise ImportError("tf.keras is Keras 3 here: import towers before anything uses it, or set TF_USE_LEGACY_KERAS=1")
 
 _HOMES = {
     "Config": "config.recipe",

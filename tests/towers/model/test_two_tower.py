@@ -1,5 +1,8 @@
 """Features by hand, masks, and a model that learns a world whose answer is known."""
 
+import os
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.support.paths import ROOT
 from towers.config.features import (
     CategoricalFeature,
     ClockFeature,
@@ -211,3 +215,28 @@ def test_a_trained_temperature_is_a_weight_and_a_fixed_one_is_not(tmp_path: Path
 def test_a_feature_with_an_empty_vocabulary_has_only_missing_values_and_buckets(tmp_path: Path) -> None:
     assert rows(encoder(IdFeature(kind="id"), [], tmp_path), ["a", ""]) == [0, 0]
     assert rows(encoder(CategoricalFeature(kind="categorical"), [], tmp_path), ["a", ""]) == [1, 0]
+
+
+# In processes of their own: which Keras is `tf.keras` is settled at its first use.
+FIRST = "import tensorflow as tf, keras"
+TRAINED = """
+import towers
+from towers.losses.two_terms import LogZ
+head = LogZ("per_query", 4)
+head(tf.zeros([1, 2]))
+print(len(head.trainable_variables))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("before", "code", "says"),
+    [(FIRST, 0, "2"), (f"{FIRST}, tf_keras; tf.keras.layers", 1, "tf.keras is Keras 3 here")],
+    ids=["unused", "used"],
+)
+def test_towers_after_tensorflow_trains_its_layers_or_refuses_keras_3(before: str, code: int, says: str) -> None:
+    free = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+    command = [sys.executable, "-c", before + TRAINED]
+    done = subprocess.run(command, env=free, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == code, done.stderr[-2000:]
+    assert says in (done.stderr if code else done.stdout)
