@@ -18,15 +18,17 @@ def first_copies(item: tf.Tensor, size: int) -> tf.Tensor:
     another table, until none are left. Every round resolves at least one item; two resolve nearly all.
 
     Args:
-        item: int64 [L], at least 0 and below `size`; L static.
+        item: int64 [L], at least 0 and below `size`.
         size: N; at most 2^34.
 
     Returns:
         bool [L].
     """
     length = item.shape[0]
-    place = places(length)
-    slots = min(_MOST_SLOTS, 1 << (8 * length - 1).bit_length())
+    if length is None:
+        place, slots = tf.cast(tf.range(tf.size(item, tf.int64)), tf.float64), _MOST_SLOTS
+    else:
+        place, slots = places(length), min(_MOST_SLOTS, 1 << (8 * length - 1).bit_length())
     if size <= slots:
         earliest = tf.math.unsorted_segment_min(place, item, size)
         return tf.gather(earliest, item) == place

@@ -182,7 +182,8 @@ class NoiseSampler(NegativeSampler):
 
     def learn(self, item: tf.Tensor) -> None:
         """Counts the positives if the distribution is learned."""
-        self.noise.learn(item)
+        if self.learns:
+            self.noise.learn(item)
 
     def warm_start(self, value_of: Earlier, ranks: Int64s, share: float) -> None:
         """Takes over what the distribution counted."""

@@ -412,10 +412,26 @@ def test_compiled_draws_the_same(section: dict[str, Any]) -> None:
 
 def test_a_batch_of_unknown_length() -> None:
     signature = [tf.TensorSpec([None, 2], tf.int64), tf.TensorSpec([2], tf.int32)]
-    for section in (EVERY[0], EVERY[2], EVERY[7]):
-        free, fixed = built(**section), built(**section)
+    # Of 2^20 items copies are found in rounds, of few in a table.
+    for counts, section in [
+        (COUNTS, EVERY[0]),
+        (COUNTS, EVERY[1]),
+        (np.ones(1 << 20, np.int64), EVERY[1]),
+        (COUNTS, EVERY[2]),
+        (COUNTS, EVERY[7]),
+    ]:
+        free, fixed = built(counts, **section), built(counts, **section)
         draw = tf.function(free.draw, input_signature=signature, autograph=False)
         assert equal(run(draw, range(3)), run(fixed.draw, range(3)))
+
+
+@pytest.mark.long
+def test_autograph_which_keras_applies_to_a_train_step_understands_a_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(tf.get_logger(), "handle", lambda record: said.append(record.getMessage()))
+    draw = tf.function(built(name="uniform", negatives=4).draw)
+    draw.get_concrete_function(batch(0), tf.constant([11, 0]))
+    assert said == []
 
 
 # Planning and refusing
