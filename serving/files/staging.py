@@ -37,12 +37,18 @@ def staged(
         check: called as the last before the output takes its place; if it raises, nothing is published.
 
     Raises:
-        OutputExistsError: `out` exists and may not be replaced.
+        OutputExistsError: `out` exists and may not be replaced, also if it was made meanwhile.
         OSError: the parent of `out` is not a directory, or not writable.
         DiskFullError: there is no space for it; what was written is removed.
     """
     refuse_existing(out, overwrite=overwrite, marker=marker)
     asked, out = out, out.absolute()
+
+    def last() -> None:
+        refuse_existing(asked, overwrite=overwrite, marker=marker)  # another process may have made it meanwhile
+        if check is not None:
+            check()
+
     out.parent.mkdir(parents=True, exist_ok=True)
     remove_left_overs(out.parent, out.name)
     staging = sibling(out, "partial")
@@ -50,7 +56,7 @@ def staged(
     try:
         with telling_full_disk(asked):
             yield staging
-            publish(staging, out, check)
+            publish(staging, out, last)
     except BaseException:
         remove(staging)
         raise

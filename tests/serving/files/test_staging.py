@@ -183,6 +183,21 @@ def test_replacing_and_refusing(tmp_path: Path) -> None:
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "third"
 
 
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_another_process_made_meanwhile_is_no_more_replaced_than_what_was_there(
+    tmp_path: Path, *, overwrite: bool
+) -> None:
+    """Two commands at once; with `overwrite` what appears is of another kind."""
+    out = tmp_path / "out"
+    with pytest.raises(OutputExistsError), staged(out, overwrite=overwrite, marker="file") as path:
+        path.mkdir()
+        (path / "file").write_text("second")
+        out.mkdir()
+        (out / ("another" if overwrite else "file")).write_text("first")
+    assert [each.read_text() for each in out.iterdir()] == ["first"]
+    assert names(tmp_path) == ["out"]
+
+
 def test_publishing_does_not_walk_the_folder_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()
