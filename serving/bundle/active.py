@@ -65,6 +65,10 @@ class Active(_Record):
             raise ValueError(f"{self.active} is the active bundle; a canary is another one")
         return self
 
+    def canary_beside(self, name: str) -> Canary | None:
+        """The canary, unless it is this bundle, which becomes the active one."""
+        return None if self.canary is not None and self.canary.bundle == name else self.canary
+
 
 def parsed_active(content: bytes, place: str) -> Active:
     """Parses `active.json`.

@@ -38,7 +38,7 @@ class Versions:
         return self.root / ACTIVE
 
     def list(self) -> list[VersionInfo]:
-        """All bundles, newest first, then those whose manifest is missing or unreadable and those named but missing.
+        """All bundles, newest first, then those whose manifest is missing or unreadable and those needed but missing.
 
         Raises:
             BundleError: the root does not exist, or its `active.json` is damaged.
@@ -51,7 +51,9 @@ class Versions:
         names = {path.relative_to(self.root).parts[0] for path in found}
         states: dict[str, State] = {}
         if active is not None:
-            states = dict.fromkeys(active.previous, "previous")
+            # Old bundles may be gone, as `towers daily` removes them; a rollback needs only the newest.
+            there = (name for name in active.previous if name in {*names, active.previous[0]})
+            states = dict.fromkeys(there, "previous")
             states |= {active.canary.bundle: "canary"} if active.canary else {}
             states |= {active.active: "active"}
         infos = [self._info(name, states.get(name, "")) for name in sorted({*names, *states})]
@@ -111,7 +113,7 @@ class Versions:
             if before is None:
                 return self._write(Active(active=name))
             previous = tuple(each for each in (before.active, *before.previous) if each != name)[:REMEMBERED]
-            return self._write(Active(active=name, previous=previous, canary=_other(before.canary, name)))
+            return self._write(Active(active=name, previous=previous, canary=before.canary_beside(name)))
 
     def rollback(self, expected: str | None = None) -> str:
         """Makes the bundle before the active one active again; the one it replaces is forgotten.
@@ -131,18 +133,21 @@ class Versions:
             if expected not in (None, name):
                 raise BundleError(f"{self.root}: the previous bundle is now {name}, not {expected}")
             read_manifest(self.path(name))
-            self._write(Active(active=name, previous=before.previous[1:], canary=_other(before.canary, name)))
+            self._write(Active(active=name, previous=before.previous[1:], canary=before.canary_beside(name)))
             return name
 
     def before(self, active: Active) -> str:
         """The name of the bundle that was active before.
 
         Raises:
-            BundleError: none was.
+            BundleError: none was, or it has been removed.
         """
         if not active.previous:
             raise BundleError(f"{self.root}: no bundle was active before {active.active}; activate one by its name")
-        return active.previous[0]
+        name = active.previous[0]
+        if not self.path(name).exists():
+            raise BundleError(f"{self.root}: {name}, active before {active.active}, is gone; activate one by its name")
+        return name
 
     def set_canary(self, name: str, share: float) -> Active:
         """Sends a share of the users to another bundle.
@@ -243,8 +248,3 @@ def bundle_root(path: Path) -> Versions | None:
         raise not_a_bundle(path)
     versions.read()
     return versions
-
-
-def _other(canary: Canary | None, active: str) -> Canary | None:
-    """The canary, unless it has just become the active bundle."""
-    return None if canary is not None and canary.bundle == active else canary

@@ -181,7 +181,7 @@ def test_what_is_no_bundle_never_becomes_active(tmp_path: Path, manifest: Path, 
             act("c")
     versions.activate("b")
     shutil.rmtree(versions.root / "a")
-    with pytest.raises(BundleError, match="a: not a bundle: no such directory"):
+    with pytest.raises(BundleError, match="root: a, active before b, is gone; activate one by its name"):
         versions.rollback()
     assert versions.read() == Active(active="b", previous=("a",))
     assert before != versions.file.read_bytes()
@@ -234,11 +234,12 @@ def test_the_list_tells_states_and_problems_newest_first(tmp_path: Path, manifes
     write_world(versions.root / "new", model_version="world-8")
     half_written(versions.root)
     (versions.root / "no bundle").mkdir()
-    add(versions.root, manifest, "z\udc80")
-    for name in ("d", "a", "new"):
+    add(versions.root, manifest, "z\udc80", "old")
+    for name in ("old", "a", "d", "new"):
         versions.activate(name)
     versions.set_canary("b", 0.5)
-    shutil.rmtree(versions.root / "d")
+    for name in ("old", "d"):  # a rollback would take the second one
+        shutil.rmtree(versions.root / name)
     infos = versions.list()
     states = {info.name: info.state for info in infos}
     assert states == {"new": "active", "a": "previous", "b": "canary", "c": "", "d": "previous", "z\udc80": ""}
