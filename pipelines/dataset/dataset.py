@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,6 +14,8 @@ from pipelines.dataset.arrays import CONTEXT, IMPRESSIONS, SPLITS, map_array, ma
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, DatasetManifest
 from pipelines.errors import DataError
 from towers.data.events import Events, Floats
+
+Opened = TypeVar("Opened")
 
 
 @dataclass(frozen=True)
@@ -29,24 +32,7 @@ class Dataset:
         Raises:
             DataError: it is not a data set, has another schema version, or a file is missing or truncated.
         """
-        file = path / MANIFEST
-        try:
-            text = file.read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError):
-            raise DataError(f"{path}: not a data set (no {MANIFEST}); towers prepare makes one") from None
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{file}: cannot be read: {error}") from None
-        try:
-            manifest = DatasetManifest.model_validate_json(text)
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(map(str, first["loc"])) or "the whole file"
-            if key == "schema_version":
-                raise DataError(
-                    f"{file}: schema version {first['input']!r}, this program reads 1 to {SCHEMA_VERSION}; prepare it "
-                    "again"
-                ) from None
-            raise DataError(f"{file}: {key}: {first['msg']}") from None
+        manifest = _manifest(path)
         for name, info in manifest.files.items():
             part = path / name
             if not part.is_file():
@@ -60,12 +46,12 @@ class Dataset:
     @cached_property
     def users(self) -> pl.DataFrame:
         """Row = user number: `user_id`, then the attributes."""
-        return pl.read_parquet(self.path / "users.parquet", glob=False)
+        return self._ours(pl.read_parquet(self.path / "users.parquet", glob=False))
 
     @cached_property
     def items(self) -> pl.DataFrame:
         """Row = item number: `item_id`, `train_count`, then the attributes."""
-        return pl.read_parquet(self.path / "items.parquet", glob=False)
+        return self._ours(pl.read_parquet(self.path / "items.parquet", glob=False))
 
     @property
     def _mixed(self) -> bool:
@@ -79,7 +65,7 @@ class Dataset:
 
     def events(self, part: str) -> Events:
         """The events of one of `parts`, memory-mapped: a split holds the positive ones, its impressions all others."""
-        return (_events_of if self._mixed else map_events)(self.path / part)
+        return self._ours((_events_of if self._mixed else map_events)(self.path / part))
 
     def context(self, part: str) -> pl.LazyFrame | None:
         """The events' own columns, rows as in `events`; None if there are none."""
@@ -87,6 +73,20 @@ class Dataset:
             return None
         file = self.path / part / CONTEXT
         return _context_of(file) if self._mixed else pl.scan_parquet(file, glob=False)
+
+    def _ours(self, opened: Opened) -> Opened:
+        """Returns what was opened by its path, unless another data set has taken its place.
+
+        A training or a search opens files until its end; what is open stays what it was.
+
+        Raises:
+            DataError: another command has replaced the data set.
+        """
+        before, now = self.manifest.fingerprint, _manifest(self.path).fingerprint
+        if now != before:
+            told = f"was {before[:12]} when this command began, now {now[:12]}"
+            raise DataError(f"{self.path}: another command has replaced it meanwhile (fingerprint {told})")
+        return opened
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.
@@ -97,6 +97,27 @@ class Dataset:
         if not folder.is_dir():
             return None
         return map_array(folder / "query_vectors.npy"), map_array(folder / "item_vectors.npy")
+
+
+def _manifest(path: Path) -> DatasetManifest:
+    """Reads the manifest of a data set; see `Dataset.open` for what is refused."""
+    file = path / MANIFEST
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        raise DataError(f"{path}: not a data set (no {MANIFEST}); towers prepare makes one") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: cannot be read: {error}") from None
+    try:
+        return DatasetManifest.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the whole file"
+        if key == "schema_version":
+            raise DataError(
+                f"{file}: schema version {first['input']!r}, this program reads 1 to {SCHEMA_VERSION}; prepare it again"
+            ) from None
+        raise DataError(f"{file}: {key}: {first['msg']}") from None
 
 
 # In schema version 1 impressions lie among the positive events. There, a part has the path that it would have now, and

@@ -1,6 +1,7 @@
 """Opening and questioning a data set, against slow loops over its rows."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -110,6 +111,27 @@ def test_a_path_that_is_no_directory_is_no_data_set(tmp_path: Path) -> None:
     for path in (tmp_path / "none", tmp_path / "file"):
         with pytest.raises(DataError, match="not a data set"):
             Dataset.open(path)
+
+
+OPENED = (lambda data: data.events("train"), lambda data: data.items, lambda data: data.users)
+
+
+@pytest.mark.parametrize("opened", OPENED, ids=("events", "items", "users"))
+def test_files_of_a_data_set_that_has_taken_the_place_of_the_opened_one_are_refused(
+    tmp_path: Path, opened: Callable[[Dataset], object]
+) -> None:
+    """As `towers prepare --overwrite` beside a training, which opens files until its end."""
+    (tmp_path / "e.csv").write_text("user,item\nu,a\nv,b\n")
+    prepare.run(DataConfig(), tmp_path / "e.csv", tmp_path / "set")
+    data, again = Dataset.open(tmp_path / "set"), Dataset.open(tmp_path / "set")
+    events = data.events("train").item
+    prepare.run(DataConfig(), tmp_path / "e.csv", tmp_path / "set", overwrite=True)
+    opened(again)  # the same events make the same data set
+    (tmp_path / "e.csv").write_text("user,item\nu,a\nv,b\nv,c\n")
+    prepare.run(DataConfig(), tmp_path / "e.csv", tmp_path / "set", overwrite=True)
+    with pytest.raises(DataError, match="set: another command has replaced it meanwhile"):
+        opened(data)
+    assert sorted(events) == [0, 1]
 
 
 @pytest.mark.parametrize("name", ["week[1]", "a*b?c"])
