@@ -47,7 +47,7 @@ class EarlierRun:
 
         Raises:
             DataError: it is not a finished run.
-            ConfigError: its recipe cannot be read.
+            ConfigError: its recipe cannot be read, as one of another version of this program.
         """
         try:
             summary = json.loads((path / "summary.json").read_text(encoding="utf-8"))
@@ -55,7 +55,10 @@ class EarlierRun:
             raise DataError(f"--warm-from {path}: not a finished run (no summary.json)") from None
         except (OSError, ValueError) as error:
             raise DataError(f"--warm-from {path}: summary.json cannot be read: {error}") from None
-        return cls(path, load_config(path / "config.toml"), summary)
+        try:
+            return cls(path, load_config(path / "config.toml"), summary)
+        except ConfigError as error:
+            raise ConfigError(f"--warm-from {path}: {error}") from None
 
     @cached_property
     def digest(self) -> str:

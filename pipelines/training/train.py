@@ -168,7 +168,7 @@ def _other(work: Path, config: Config) -> str:
         return ""
     if (work / RECIPE).read_text(encoding="utf-8") == text_of(config):
         return "the recipe is the same, so the data set or --warm-from is another"
-    return told(differences(there, config, whole=True))
+    return told(differences(there, config, whole=True)) or "another version of this program began it"
 
 
 def open_work(

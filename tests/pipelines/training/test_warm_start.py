@@ -355,6 +355,10 @@ def test_a_run_of_two_stages_that_kept_one_is_refused(world: Path, tmp_path: Pat
         train.run(recipe(**refit), world / "tuesday", tmp_path / "warm", warm_from=tmp_path / "run")
     with pytest.raises(DataError, match="not a finished run"):
         train.run(recipe(), world / "tuesday", tmp_path / "warm", warm_from=world / "monday")
+    with (tmp_path / "run" / "config.toml").open("a") as later:
+        later.write("\n[later]\n")
+    with pytest.raises(ConfigError, match=r"^--warm-from .*run: .*config\.toml: later: no such key"):
+        train.run(recipe(**refit), world / "tuesday", tmp_path / "warm", warm_from=tmp_path / "run")
 
 
 def test_an_unfinished_run_of_another_start_is_in_the_way(
@@ -374,7 +378,13 @@ def test_an_unfinished_run_of_another_start_is_in_the_way(
     )
     with pytest.raises(DataError, match=keys):
         train.run(recipe(train={"epochs": 3}, optimizer={"clip_norm": 2.0}), world / "tuesday", tmp_path / "run")
-    (tmp_path / ".run.unfinished" / "config.toml").unlink()  # as after a kill before it was written
+    work = tmp_path / ".run.unfinished"
+    lines = (work / "config.toml").read_text().splitlines()
+    (work / "config.toml").write_text("\n".join(line for line in lines if not line.startswith("explode_factor")))
+    (work / "key").write_text("of a version without this setting, whose default is as before")
+    with pytest.raises(DataError, match=r"is in the way \(another version of this program began it\); finish it"):
+        train.run(recipe(), world / "tuesday", tmp_path / "run")
+    (work / "config.toml").unlink()  # as after a kill before it was written
     with pytest.raises(DataError, match="is in the way; finish it"):
         train.run(recipe(), world / "monday", tmp_path / "run")
 
