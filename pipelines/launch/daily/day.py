@@ -100,8 +100,7 @@ class Day:
     def summary(self) -> dict[str, Any]:
         """What it ended with last; empty if it has not ended yet."""
         file = self.folder / SUMMARY
-        content: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        return content
+        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
 
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order."""
@@ -133,11 +132,10 @@ class Day:
             Store(self.loop.settings.store).remove(self.name)
         for bundle in (self.candidate, self.bundle):
             remove(bundle)
-            for each in self.loop.settings.root.glob(f"{bundle.name}.blessing.*"):
-                remove(each)
-            # What a killed command left under the host name of a pod, which no later one has.
-            for each in self.loop.settings.root.glob(f".{bundle.name}.*"):
-                remove(each)
+            # The second: what a killed command left under the host name of a pod, which no later one has.
+            for pattern in (f"{bundle.name}.blessing.*", f".{bundle.name}.*"):
+                for each in self.loop.settings.root.glob(pattern):
+                    remove(each)
         remove(self.folder)
 
     def _prepare(self) -> object:
@@ -162,9 +160,12 @@ class Day:
         try:
             return train.run(self.loop.recipe, self.folder / "dataset", self.folder / "run", warm_from=before)
         except (ConfigError, DataError) as error:
-            if not str(error).startswith("--warm-from"):
+            # `--fresh` discards a training that cannot resume, such as one whose checkpoints are all damaged.
+            cold = str(error).startswith("--warm-from")
+            if not cold and "--fresh" not in str(error):
                 raise
-            raise DataError(f"{error}; with warm = false the day starts cold") from None
+            fresh = f"`towers daily` has no options: remove {self.folder / '.run.unfinished'}"
+            raise DataError(f"{error}; {'with warm = false the day starts cold' if cold else fresh}") from None
 
     def _export(self) -> object:
         return export.run(self.folder / "run", self.candidate, vectors=self.loop.settings.vectors)

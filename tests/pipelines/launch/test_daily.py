@@ -355,6 +355,17 @@ def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path
         daily.run(tmp_path / "daily.toml")
 
 
+def test_a_training_that_cannot_resume_is_told_with_what_to_remove(loop: Loop, tmp_path: Path) -> None:
+    write_day(tmp_path, 1, alike=True)
+    prepare, training, *_ = (day := Day.open(loop)).steps()
+    prepare.make()
+    (day.folder / ".run.unfinished").mkdir()
+    (day.folder / ".run.unfinished" / "key").write_text("another")
+    with pytest.raises(DataError, match=r"--fresh; `towers daily` has no options: remove ") as told_of:
+        training.make()
+    assert Path(str(told_of.value).rpartition("remove ")[2]) == day.folder / ".run.unfinished"
+
+
 def test_a_day_keeps_its_state_for_the_next_one(tmp_path: Path) -> None:
     write_day(tmp_path, 1, alike=True)
     assert not load_config(write_settings(tmp_path).parent / "recipe.toml").train.keep_state
