@@ -164,7 +164,7 @@ class Day:
             cold = str(error).startswith("--warm-from")
             if not cold and "--fresh" not in str(error):
                 raise
-            fresh = f"`towers daily` has no options: remove {self.folder / '.run.unfinished'}"
+            fresh = f"`towers daily` has no --fresh: remove {self.folder / '.run.unfinished'}"
             raise DataError(f"{error}; {'with warm = false the day starts cold' if cold else fresh}") from None
 
     def _export(self) -> object:

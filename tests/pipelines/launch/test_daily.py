@@ -361,7 +361,7 @@ def test_a_training_that_cannot_resume_is_told_with_what_to_remove(loop: Loop, t
     prepare.make()
     (day.folder / ".run.unfinished").mkdir()
     (day.folder / ".run.unfinished" / "key").write_text("another")
-    with pytest.raises(DataError, match=r"--fresh; `towers daily` has no options: remove ") as told_of:
+    with pytest.raises(DataError, match=r"--fresh; `towers daily` has no --fresh: remove ") as told_of:
         training.make()
     assert Path(str(told_of.value).rpartition("remove ")[2]) == day.folder / ".run.unfinished"
 
