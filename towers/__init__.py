@@ -1,7 +1,7 @@
 """Two-tower recall models in TensorFlow: features, towers, losses, samplers, optimizers and training.
 
 TensorFlow Recommenders runs on Keras 2, which TensorFlow 2.16+ uses only if TF_USE_LEGACY_KERAS is set before
-`tf.keras` is first used.
+its import.
 """
 
 import os
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from towers.config.sections import DataConfig as DataConfig
     from towers.errors import ConfigError as ConfigError
 
-os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+if os.environ.setdefault("TF_USE_LEGACY_KERAS", "1") not in ("1", "true", "True"):  # to TensorFlow all else means no
+    raise ImportError(f"TF_USE_LEGACY_KERAS={os.environ['TF_USE_LEGACY_KERAS']}: towers needs Keras 2; set it to 1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# Imported before, TensorFlow still chooses when `tf.keras` is first used; its own import has loaded Keras 3 by then.
-_tensorflow = sys.modules.get("tensorflow")
-if "keras" in sys.modules and _tensorflow is not None and hasattr(_tensorflow.keras, "version"):  # of Keras 3 alone
-    raise ImportError("tf.keras is Keras 3 here: import towers before anything uses it, or set TF_USE_LEGACY_KERAS=1")
+# `from tensorflow.keras import ...` takes the Keras that TensorFlow found at its import, whatever `tf.keras` is.
+if "keras" in sys.modules and not getattr(sys.modules.get("tensorflow"), "_tf_uses_legacy_keras", True):
+    raise ImportError("TensorFlow was imported with Keras 3; import towers before it, or set TF_USE_LEGACY_KERAS=1")
 
 _HOMES = {
     "Config": "config.recipe",

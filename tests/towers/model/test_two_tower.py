@@ -217,26 +217,34 @@ def test_a_feature_with_an_empty_vocabulary_has_only_missing_values_and_buckets(
     assert rows(encoder(CategoricalFeature(kind="categorical"), [], tmp_path), ["a", ""]) == [1, 0]
 
 
-# In processes of their own: which Keras is `tf.keras` is settled at its first use.
-FIRST = "import tensorflow as tf, keras"
+# In processes of their own: which Keras is TensorFlow's is settled at its import.
+LEGACY = "TF_USE_LEGACY_KERAS"
+FIRST = "import tensorflow, keras"
 TRAINED = """
-import towers
+import towers, tensorflow as tf
 from towers.losses.two_terms import LogZ
 head = LogZ("per_query", 4)
 head(tf.zeros([1, 2]))
 print(len(head.trainable_variables))
 """
+REFUSED = "TensorFlow was imported with Keras 3"
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("before", "code", "says"),
-    [(FIRST, 0, "2"), (f"{FIRST}, tf_keras; tf.keras.layers", 1, "tf.keras is Keras 3 here")],
-    ids=["unused", "used"],
+    ("before", "value", "code", "says"),
+    [
+        (FIRST, "1", 0, "2"),
+        ("import serving.bundle.encoder", None, 0, "2"),  # hides Keras from TensorFlow
+        (FIRST, None, 1, REFUSED),
+        (f"{FIRST}, tf_keras, os; os.environ['{LEGACY}'] = '1'", None, 1, REFUSED),
+        ("", "TRUE", 1, f"{LEGACY}=TRUE: towers needs Keras 2"),
+    ],
 )
-def test_towers_after_tensorflow_trains_its_layers_or_refuses_keras_3(before: str, code: int, says: str) -> None:
-    free = {name: value for name, value in os.environ.items() if name != "TF_USE_LEGACY_KERAS"}
+def test_towers_trains_its_layers_or_refuses_keras_3(before: str, value: str | None, code: int, says: str) -> None:
+    free = {name: other for name, other in os.environ.items() if name != LEGACY}
     command = [sys.executable, "-c", before + TRAINED]
-    done = subprocess.run(command, env=free, capture_output=True, text=True, check=False, cwd=ROOT)
+    settings = free if value is None else {**free, LEGACY: value}
+    done = subprocess.run(command, env=settings, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == code, done.stderr[-2000:]
     assert says in (done.stderr if code else done.stdout)
