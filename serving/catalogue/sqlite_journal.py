@@ -3,11 +3,10 @@
 It must be on a local disk: WAL and file locks need shared memory.
 """
 
-import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -31,12 +30,13 @@ class SqliteJournal(Journal):
 
     def __init__(self, path: Path, lock: IO[bytes]) -> None:
         """Use `SqliteJournal.open`."""
-        self.path = path
+        self.path = path.absolute()
         self._lock = lock
         # Two connections: readers must not wait for a commit, which waits for the disk.
         self._writer, self._writing = connect(path), threading.Lock()
         self._reader, self._reading = connect(path), threading.Lock()
-        self._opened = path.stat()
+        (self.identity,) = self._reader.execute("SELECT identity FROM journal").fetchone()
+        self._opened = self._files()  # with the log, which exists from the first read on
 
     @classmethod
     def open(cls, directory: Path) -> "SqliteJournal":
@@ -56,7 +56,6 @@ class SqliteJournal(Journal):
             except BaseException:
                 lock.close()
                 raise
-            (journal.identity,) = journal._reader.execute("SELECT identity FROM journal").fetchone()
         return journal
 
     def forget(self, user_id: str, *, dry_run: bool = False) -> dict[str, int]:
@@ -106,6 +105,14 @@ class SqliteJournal(Journal):
             self._writer.close()
             self._lock.close()
 
+    def _files(self) -> list[tuple[int, int]]:
+        """Which files have the names of the database and its write-ahead log."""
+        found = []
+        for path in (self.path, Path(f"{self.path}-wal")):
+            with suppress(FileNotFoundError):
+                found.append(path.stat())
+        return [(each.st_dev, each.st_ino) for each in found]
+
     def _change(self, rows: Sequence[Row]) -> int:
         with self._transaction() as connection:
             # REPLACE removes the item's old row, so that the new one gets the next number.
@@ -134,8 +141,8 @@ class SqliteJournal(Journal):
         """Commits at the end, or rolls back on any exception."""
         with telling_errors(self.path), self._writing, locked(self._lock):
             # The system keeps a removed file for those who have it open, and SQLite writes on: to nowhere.
-            if not self.path.exists() or not os.path.samestat(self.path.stat(), self._opened):
-                raise OSError("removed or replaced since it was opened; restart the service")
+            if self._files() != self._opened:
+                raise OSError("it or its -wal was removed or replaced since it was opened; restart the service")
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer

@@ -227,6 +227,28 @@ def test_a_full_disk_is_told_and_loses_nothing(way: str, tmp_path: Path) -> None
         ]
 
 
+REPLACED = "/journal.sqlite: it or its -wal was removed or replaced since it was opened; restart the service"
+
+
+def test_after_its_log_was_removed_a_change_is_refused_and_those_before_are_kept(journal: SqliteJournal) -> None:
+    journal.put_items([("a", {}, {})])
+    Path(f"{journal.path}-wal").unlink()
+    with pytest.raises(JournalError, match=REPLACED):
+        journal.put_items([("b", {}, {})])
+    journal.close()
+    again = SqliteJournal.open(journal.path.parent)
+    assert [each.item_id for each in again.items_since(0)] == ["a"]
+    again.close()
+
+
+def test_a_relative_path_is_that_of_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    journal = SqliteJournal.open(Path("state"))
+    monkeypatch.chdir("/")
+    journal.put_items([("a", {}, {})])
+    journal.close()
+
+
 @pytest.mark.parametrize("other", [False, True])
 def test_a_change_is_refused_once_the_file_was_removed_or_replaced(other: bool, journal: SqliteJournal) -> None:
     journal.put_items([("a", {}, {})])
@@ -234,9 +256,8 @@ def test_a_change_is_refused_once_the_file_was_removed_or_replaced(other: bool, 
     journal.path.parent.mkdir()
     if other:
         SqliteJournal.open(journal.path.parent).close()
-    told = f"{journal.path}: removed or replaced since it was opened; restart the service"
-    with pytest.raises(JournalError, match=told):
+    with pytest.raises(JournalError, match=REPLACED):
         journal.put_items([("b", {}, {})])
-    with pytest.raises(JournalError, match=told):
+    with pytest.raises(JournalError, match=REPLACED):
         journal.add_events([UserEvent("e", "u", "i", 1)])
     assert [each.item_id for each in journal.items_since(0)] == ["a"]
