@@ -19,7 +19,7 @@ from pipelines.dataset.heldout import HeldOut
 from pipelines.errors import DataError
 from pipelines.rankers.evaluate import Lists
 from pipelines.rankers.ranker import Served
-from pipelines.service.answer import KEY, reason
+from pipelines.service.answer import KEY, reason, refuse_unusable_proxies
 from serving.client.client import Client, RecallAnswer, RecallQuery, ServiceError
 
 SERVICE = "service"
@@ -40,7 +40,7 @@ class ServiceRanker:
         k: length of the lists.
 
     Raises:
-        DataError: `url` or the key is invalid, the service does not answer, or answers from another model.
+        DataError: `url`, the key or a proxy is invalid, the service does not answer, or answers from another model.
     """
 
     def __init__(self, url: str, served: Served, data: Dataset, k: int) -> None:
@@ -56,6 +56,7 @@ class ServiceRanker:
         self._failed: Counter[str] = Counter()
         self._others = 0
         self._live: Counter[str] = Counter()
+        refuse_unusable_proxies()
         try:
             with self._open() as client:
                 parsed = httpx.URL(url)

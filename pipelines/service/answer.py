@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies
 
 import httpx
 
@@ -47,8 +47,10 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
         titled: also request the items' titles, if the service's bundle has a column of them.
 
     Raises:
-        DataError: the key fits no header, or there is no valid answer; names the address and the reason.
+        DataError: the key fits no header, a proxy cannot be used, or there is no valid answer; names the address and
+            the reason.
     """
+    refuse_unusable_proxies()
     key = os.environ.get(KEY)
     if key and not FITS_HEADER.fullmatch(key):  # httpx would tell it in its own error
         raise DataError(f"{KEY}: must be printable ASCII without spaces")
@@ -109,26 +111,40 @@ def _refusal(address: str, response: httpx.Response) -> str:
 
 
 def _stranger(address: str, response: httpx.Response) -> str:
-    remedy = _past_proxy(address) or "give --url the address that it listens on"
-    return f"{address}: the server there (status {response.status_code}) is not `towers serve`; {remedy}"
+    told = f"the server there (status {response.status_code}) is not `towers serve`"
+    return f"{address}: {told}; give --url the address that it listens on{_past_proxy(address)}"
+
+
+def refuse_unusable_proxies() -> None:
+    """Raises DataError if the environment names a proxy that no client can be made for."""
+    try:
+        httpx.Client().close()
+    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        told = "the proxy of ALL_PROXY, HTTP_PROXY or HTTPS_PROXY cannot be used"
+        # Of an invalid address the reason may quote a part of the password.
+        why = "no valid address" if isinstance(error, httpx.InvalidURL) else str(error).rstrip(".")
+        raise DataError(f"{told}: {why}; unset it for this command") from None
 
 
 def _past_proxy(address: str) -> str:
-    """What to do if a proxy of the environment stands between: what comes then is not of the address; else nothing."""
-    url = httpx.URL(address)
-    if not {url.scheme, "all"} & getproxies().keys() or proxy_bypass(url.host):
+    """What to do if a proxy of the environment stands between: the failure may then be the proxy's; else nothing."""
+    url, proxies = httpx.URL(address), getproxies()
+    direct = [each for each in map(str.strip, proxies.get("no", "").split(",")) if each]
+    if not {url.scheme, "all"} & proxies.keys() or {url.host, "*"} & {*direct}:
         return ""
-    variables = f"{url.scheme.upper()}_PROXY or ALL_PROXY"
-    return f"requests go through the proxy of {variables}: NO_PROXY={url.host} asks {url.host} itself"
+    past = f"no_proxy={','.join([*direct, url.host])}"  # in small letters, which win over NO_PROXY
+    return f"; the environment names a proxy: if the request goes through it, the failure is its own; {past} avoids it"
 
 
 def reason(error: httpx.HTTPError | httpx.InvalidURL, address: str) -> str:
     """Explains why `address` gives no answer, and what to do about it."""
-    causes = list(_causes(error))
     if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
         return "not the address of a service; --url takes one like http://127.0.0.1:8000"
-    if remedy := _past_proxy(address):
-        return f"no answer ({error}); {remedy}"
+    return _cause(error, address) + _past_proxy(address)
+
+
+def _cause(error: httpx.HTTPError, address: str) -> str:
+    causes = list(_causes(error))
     if isinstance(error, httpx.TimeoutException):
         return f"no answer within {TIMEOUT_S:g} s; is the host right, and the service not overloaded?"
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):

@@ -190,6 +190,13 @@ def test_no_error_shows_a_password(world: World) -> None:
         assert "s3cret" not in str(caught.value)
 
 
+def test_a_proxy_that_cannot_be_used_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", "socks://127.0.0.1:1")
+    served, data, _ = world
+    with pytest.raises(DataError, match=r"^the proxy of ALL_PROXY.* cannot be used: .*; unset it for this command$"):
+        service.ServiceRanker("http://127.0.0.1:1", served, data, K)
+
+
 def test_a_service_that_answers_nobody_is_no_service(
     client: type[FakeClient], world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,5 @@
 """`towers query --url`: titles from the service, and one clear line for each way in which no answer comes."""
 
-import errno
 import json
 import re
 import socket
@@ -199,19 +198,32 @@ def test_an_address_where_nothing_answers_is_one_clear_line(url: str, message: s
 def test_a_proxy_of_the_environment_is_told_and_how_to_go_past_it(
     stranger: Callable[..., Stranger], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("HTTP_PROXY", "http_proxy", "no_proxy", "NO_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    past = "requests go through the proxy of HTTP_PROXY or ALL_PROXY: NO_PROXY=127.0.0.1 asks 127.0.0.1 itself"
+    monkeypatch.delenv("http_proxy", raising=False)
+    monkeypatch.setenv("NO_PROXY", "unread.example")  # no_proxy is there and wins
+    past = "if the request goes through it, the failure is its own; no_proxy=%s127.0.0.1 avoids it"
     for proxy, told in (
-        ("http://127.0.0.1:1", f"no answer ([Errno {errno.ECONNREFUSED}] Connection refused)"),
-        (stranger(NONE, http("503 Unavailable", b"<html>")).url, "the server there (status 503) is not `towers serve`"),
+        ("http://127.0.0.1:1", "nothing answers there (connection refused); "),
+        (stranger(*[NONE, http("503 Unavailable", b"<html>")] * 2).url, f"the server there (status 503) {NOT_OURS}; "),
     ):
         monkeypatch.setenv("HTTP_PROXY", proxy)
-        with pytest.raises(DataError, match=f"^{re.escape(f'http://127.0.0.1:2/recall: {told}; {past}')}$"):
-            ask("http://127.0.0.1:2", "u1", 1)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with pytest.raises(DataError, match="nothing answers there"):
+        for direct in ("", "localhost,"):
+            monkeypatch.setenv("no_proxy", direct)
+            whole = f"http://127.0.0.1:2/recall: {told}"
+            with pytest.raises(DataError, match=f"^{re.escape(whole)}.*{re.escape(past % direct)}$"):
+                ask("http://127.0.0.1:2", "u1", 1)
+    for direct in ("127.0.0.1", "localhost, *"):
+        monkeypatch.setenv("no_proxy", direct)
+        with pytest.raises(DataError, match=r"nothing answers there.*or give --url its address$"):
+            ask("http://127.0.0.1:1", "u1", 1)
+
+
+@pytest.mark.parametrize("proxy", ["socks://a:s3cret@x", "socks5://a:s3cret@x", "http://a:s3cret/y@x"])
+def test_a_proxy_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("all_proxy", proxy)
+    told = "the proxy of ALL_PROXY, HTTP_PROXY or HTTPS_PROXY cannot be used: .*; unset it for this command"
+    with pytest.raises(DataError, match=f"^{told}$") as caught:
         ask("http://127.0.0.1:1", "u1", 1)
+    assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
