@@ -71,7 +71,7 @@ def write_bundle(
         metric: "cosine" means that the vectors are already normalised.
         query_features: the raw inputs of the query tower.
         candidate_features: the raw inputs of the candidate tower.
-        item_ids: [N] ids in row order, by descending popularity.
+        item_ids: [N] ids in row order.
         item_vectors: float32 [N, D], may be memory-mapped; copied in blocks.
         item_attributes: N rows in row order; a column `item_id`, if any, is kept.
         popularity: [N], training events of each item.
