@@ -102,6 +102,6 @@ def _opened(path: Path, suffix: str, columns: Sequence[str]) -> Table:
         case ".parquet":
             return parquet_table(path)
         case ".jsonl":
-            return jsonl_table(path, lambda name: name in columns)
+            return jsonl_table(path, set(columns).intersection)
         case _:
             return lines_table(path, columns[:1], lambda lines, _: lines.rename({"line": columns[0]}))

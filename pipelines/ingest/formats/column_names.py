@@ -6,7 +6,7 @@ A column that cannot be found is an error with the file's columns and the neares
 import difflib
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +17,12 @@ from towers.config.sections import Columns
 
 # Lower case, letters and digits only, so that user_id, userId and USER-ID are equal. Earlier names win.
 # fmt: off
+LATE = ("businessid", "newsid", "songid", "animeid", "isbn")  # of items; in an items file after `id`
 USUAL: dict[str, tuple[str, ...]] = {
     "user": ("userid", "user", "uid", "customerid", "visitorid", "memberid", "reviewerid", "sessionid", "queryid"),
     "item": (
         "itemid", "item", "iid", "productid", "movieid", "articleid", "trackid", "bookid", "asin", "parentasin",
-        "businessid", "newsid", "songid", "animeid", "isbn",
+        *LATE,
     ),
     "time": ("timestamp", "time", "ts", "datetime", "eventtime", "unixreviewtime", "createdat", "date", "tdat"),
     "type": ("eventtype", "event", "type", "action", "behavior", "behaviour"),
@@ -99,7 +100,9 @@ def id_column(path: Path, columns: Sequence[str], role: str, of_events: str) -> 
     """
     if of_events in columns:
         return of_events
-    name = find(path, columns, role, None) or next((column for column in columns if column.lower() == "id"), None)
+    name = find(path, columns, role, None)
+    if name is None or _plain(name) in LATE:
+        name = next((column for column in columns if column.lower() == "id"), name)
     if name is None:
         # data.columns would rename the events' column, too.
         remedy = f"rename it to {role}_id, id or {of_events!r}, as in the events"
@@ -121,15 +124,23 @@ def without_times(context: pl.DataFrame | None) -> str:
     return f"warning: {told}; if {likely[0]!r} holds the times: --config default --set {setting}"
 
 
-def may_hold_ids(wanted: Columns, column: str) -> bool:
-    """Whether a column is the user or item column of `wanted`, or has a common name of one."""
-    return column in (wanted.user, wanted.item) or _plain(column) in (*USUAL["user"], *USUAL["item"], "id")
+def id_columns(wanted: Columns, columns: Iterable[str], *, events: bool) -> set[str]:
+    """The columns that may hold ids: those of `wanted` and those with a common name of one.
+
+    One with a name of `LATE` only if no other may hold the ids of the items of `events`, or of a table of attributes.
+    """
+    plain = {column: _plain(column) for column in columns}
+    early = set(USUAL["item"]).difference(LATE)
+    of_item = {column for column, name in plain.items() if column == wanted.item or name in early}
+    found = of_item | {c for c, name in plain.items() if c == wanted.user or name in (*USUAL["user"], "id")}
+    sure = of_item if events else found
+    return found if sure else {column for column, name in plain.items() if name in LATE or column in found}
 
 
-def may_have_role(wanted: Columns, column: str) -> bool:
-    """Whether a column is one of `wanted`, or has a common name of one."""
-    usual = {name for names in USUAL.values() for name in names}
-    return column in wanted.model_dump().values() or _plain(column) in usual | {"id"}
+def role_columns(wanted: Columns, columns: Iterable[str]) -> set[str]:
+    """The columns of events that may have a role: those of `wanted` and those with a common name of one."""
+    usual = {name for names in USUAL.values() for name in names} | {"id"}
+    return {column for column in columns if column in wanted.model_dump().values() or _plain(column) in usual}
 
 
 def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, remedy: str = "") -> str | None:

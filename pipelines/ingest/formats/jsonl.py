@@ -4,7 +4,7 @@ A line that is not a JSON object, or a value of another type, is a bad row.
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,11 @@ _NAMES = {bool: "a boolean", int: "a whole number", float: "a number", str: "a s
 
 
 def jsonl_table(
-    path: Path, holds_ids: Callable[[str], bool], has_role: Callable[[str], bool] | None = None, *, skip: bool = False
+    path: Path,
+    id_columns: Callable[[Iterable[str]], Set[str]],
+    with_role: Callable[[Iterable[str]], Set[str]] | None = None,
+    *,
+    skip: bool = False,
 ) -> Table:
     """Opens a file with one JSON object per line; its columns are the keys of all lines.
 
@@ -39,8 +43,9 @@ def jsonl_table(
 
     Args:
         path: the file.
-        holds_ids: whether a column holds ids, where 1, 1.0 and "1" differ in type; elsewhere all numbers are one type.
-        has_role: whether a column may have a role; by default all may, so that each is read.
+        id_columns: those of the columns that hold ids, where 1, 1.0 and "1" differ in type; elsewhere all numbers are
+            one type.
+        with_role: those of the columns that may have a role; by default all may, so that each is read.
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
 
     Raises:
@@ -65,11 +70,12 @@ def jsonl_table(
         row = next((row for block in _blocks(path) for row, _ in block), 1)
         raise DataError(f"{path}, row {row}: not a JSON object with at least one key")
 
-    unread = () if has_role is None else tuple(n for n, first in names.items() if first is dict and not has_role(n))
+    roles = names.keys() if with_role is None else with_role(names)
+    unread = tuple(name for name, first in names.items() if first is dict and name not in roles)
     kept = tuple(name for name in names if name not in unread)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
-        columns = _Columns(path, kept, frozenset(filter(holds_ids, kept)), rejects)
+        columns = _Columns(path, kept, frozenset(id_columns(kept)), rejects)
         for block in _blocks(path):
             yield columns.frame(block)
 

@@ -15,7 +15,7 @@ from pipelines.ingest.formats.benchmark_lists import (
     pairs_table,
     sequences_table,
 )
-from pipelines.ingest.formats.column_names import may_have_role, may_hold_ids
+from pipelines.ingest.formats.column_names import id_columns, role_columns
 from pipelines.ingest.formats.copies import Copies, bare_name
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.folder import (
@@ -96,12 +96,14 @@ def open_source(
         attributes = [path for path in (item_file, user_file) if path]
         tell_unread(events, files, kind, [path for _, path in chosen], attributes)
     opened = partial(_open, config=config, copies=copies, skip=skip)
-    tables = [opened(path, kind) for _, path in chosen]
+    tables = [opened(path, kind, events=True) for _, path in chosen]
     if kind == "jsonl":
         tables = alike(tables)
     if events.is_dir():
         tables = with_keys(tables, [keys_of(inside(events, path)) for _, path in chosen])
-    of_items, of_users = (opened(path, _attribute_kind(path)) if path else None for path in (item_file, user_file))
+    of_items, of_users = (
+        opened(path, _attribute_kind(path), events=False) if path else None for path in (item_file, user_file)
+    )
     for name, some in ((events, tables), *((each.path, [each]) for each in (of_items, of_users) if each)):
         if unread := {column: None for table in some for column in table.unread}:
             say(f"{name}: not read, because they hold objects: {', '.join(unread)}")
@@ -115,16 +117,15 @@ def open_source(
     )
 
 
-def _open(path: Path, kind: str, *, config: DataConfig, copies: Copies, skip: bool) -> Table:
+def _open(path: Path, kind: str, *, events: bool, config: DataConfig, copies: Copies, skip: bool) -> Table:
     path, suffix = copies.unpacked(path), bare_name(path).suffix
     if suffix == ".tsv":
         table = csv_table(path, separator="\t", skip=skip)
     elif kind == "parquet":
         table = parquet_table(path)
     elif kind == "jsonl" or (kind == "json" and holds_lines(path)):
-        table = jsonl_table(
-            path, partial(may_hold_ids, config.columns), partial(may_have_role, config.columns), skip=skip
-        )
+        ids = partial(id_columns, config.columns, events=events)
+        table = jsonl_table(path, ids, partial(role_columns, config.columns) if events else ids, skip=skip)
     else:
         table = TEXT_TABLES[kind](path, skip=skip)
     vectors: dict[str, Kind] = dict.fromkeys(config.vectors, "vector")

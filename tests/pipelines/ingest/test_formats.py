@@ -378,13 +378,15 @@ def test_json_objects_are_left_unread_with_a_line_for_each_path(
         second = f'{{"user": "{user}", "item": "j", "style": {{"Color:": " Red"}}, "vote": "2"}}\n'
         (tmp_path / "log" / f"{name}.jsonl").write_text(first + second)
     items = tmp_path / "goods.jsonl"
-    items.write_text('{"item": "i", "details": {}, "city": "Oslo"}\n{"item": "j", "details": "x", "city": "Rome"}\n')
+    # Of items a rating is no role.
+    one = '{"item": "i", "details": {}, "rating": {"rate": 3.9, "count": 2}, "city": "Oslo"}\n'
+    items.write_text(one + '{"item": "j", "details": "x", "city": "Rome"}\n')
     data = opened(tmp_path, tmp_path / "log", items=items)
     assert (data.manifest.event_columns, data.manifest.item_columns) == ({"vote": "string"}, {"city": "string"})
     said = capsys.readouterr().err
     assert said.count("they hold objects") == 2
     assert f"{tmp_path / 'log'}: not read, because they hold objects: style\n" in said
-    assert f"{items}: not read, because they hold objects: details\n" in said
+    assert f"{items}: not read, because they hold objects: details, rating\n" in said
 
 
 @pytest.mark.parametrize("role", ["user", "item", "time", "code"])
@@ -394,3 +396,9 @@ def test_json_objects_in_a_column_with_a_role_are_refused(tmp_path: Path, role: 
     config = DataConfig(columns=Columns(weight="code"))
     with pytest.raises(DataError, match=rf"e.json, row 1, column '{role}': wrong type: an object"):
         prepare.run(config, tmp_path / "e.json", tmp_path / "out")
+
+
+def test_json_objects_for_the_ids_of_items_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "i.jsonl").write_text('{"id": {"$oid": "10"}, "title": "x"}\n')
+    with pytest.raises(DataError, match=r"i.jsonl, row 1, column 'id': wrong type: an object"):
+        opened(tmp_path, csv(tmp_path), items=tmp_path / "i.jsonl")

@@ -1,6 +1,7 @@
 """Ids are written alike in all files of a data set, and users and items files are those of the events."""
 
 import itertools
+import json
 from decimal import Decimal
 from pathlib import Path
 
@@ -233,3 +234,31 @@ def test_of_two_columns_that_may_hold_the_ids_one_is_to_be_renamed(tmp_path: Pat
         (tmp_path / "users.csv").write_text(text)
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", users=tmp_path / "users.csv", overwrite=True)
         assert sorted(Dataset.open(tmp_path / "out").users["user_id"]) == ["s1", "s2"]
+
+
+@pytest.mark.parametrize(("column", "values"), [("business_id", [3, 2, 1]), ("isbn", ["978a", "978b", "978c"])])
+def test_the_column_id_of_an_items_file_wins_over_rare_names(tmp_path: Path, column: str, values: list[object]) -> None:
+    (tmp_path / "events.csv").write_text("user_id,item_id\nu1,1\nu2,2\nu3,3\n")
+    items = pl.DataFrame({"id": [1, 2, 3], column: values, "title": ["one", "two", "three"]})
+    items.write_csv(tmp_path / "items.csv")
+    prepare.run(ALL_TRAIN, tmp_path / "events.csv", tmp_path / "out", items=tmp_path / "items.csv")
+    data = Dataset.open(tmp_path / "out")
+    assert data.items.select("item_id", "title").rows() == [("1", "one"), ("2", "two"), ("3", "three")]
+    assert data.items[column].to_list() == values
+
+
+def test_rare_names_of_items_hold_ids_in_json_lines_only_where_no_other_column_does(tmp_path: Path) -> None:
+    def written(name: str, *rows: dict[str, object]) -> Path:
+        (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+        return tmp_path / name
+
+    both = [{"user_id": "u1", "item_id": "a", "isbn": 0.0}, {"user_id": "u2", "item_id": "b", "isbn": 1}]
+    events = written("e.jsonl", *both)
+    items = written("i.jsonl", {"item_id": "a", "business_id": 1}, {"item_id": "b", "business_id": 2.5})
+    users = written("u.jsonl", {"user_id": "u1", "isbn": 1}, {"user_id": "u2", "isbn": 2})
+    manifest = prepare.run(ALL_TRAIN, events, tmp_path / "out", items=items, users=users)
+    kinds = (manifest.event_columns, manifest.item_columns, manifest.user_columns)
+    assert kinds == ({"isbn": "number"}, {"business_id": "number"}, {"isbn": "number"})
+    alone = written("alone.jsonl", {"user_id": "u1", "isbn": 2**64 - 1}, {"user_id": "u2", "isbn": 7})
+    prepare.run(ALL_TRAIN, alone, tmp_path / "alone")
+    assert set(Dataset.open(tmp_path / "alone").items["item_id"]) == {str(2**64 - 1), "7"}
