@@ -14,8 +14,9 @@ from towers.config.recipe import Config
 FILES = ("events", "users", "items")
 TYPES_SHOWN = 5
 ITEMS_ALONE = "left out: task = 'similarity' trains the item tower alone"
-# A column tells the item if this share of the items with several events, at least so many, have one value, and no
-# value is in most events. What depends on the moment or the user is far from that.
+# A column tells the item if this share of the items with several events, at least so many, have one value, or that of
+# the values one item, and no value is in most events, nor has each user one. What depends on the
+# moment is far from that.
 ONE_VALUE, LEAST_ITEMS, COMMON = 0.99, 100, 0.9
 EVENTS_LOOKED_AT = 1_000_000
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
@@ -61,9 +62,12 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
                 lists = _with_column(column, config) if side == "candidate" else []
                 told = _of_choice(choice, side, column, spelt, lists)
                 if file == "events" and not told.startswith("left out") and _tells_the_item(dataset, column):
+                    leave = " ".join(
+                        f"--set features.query.{name}=" for name in _readers(column, spelt) or [choice.name]
+                    )
                     told += (
-                        "; warning: each item has one value of it, so that it gives the answer away in "
-                        f"training: move it to the items file; --set features.query.{choice.name}= leaves it out"
+                        "; warning: each item has one value of it, or each value one item, so that it gives the answer "
+                        f"away in training: move it to the items file; {leave} leaves it out"
                     )
                 yield file, column, told
 
@@ -74,12 +78,18 @@ def _tells_the_item(dataset: Dataset, column: str) -> bool:
     values = context.select(column).head(EVENTS_LOOKED_AT).collect().to_series()
     if values.dtype.is_nested():
         return False
-    items = dataset.events("train").item[: len(values)]
-    events = pl.DataFrame({"item": pl.Series(items), "value": values}).drop_nulls()
-    found = events.group_by("item").agg(pl.len(), pl.col("value").n_unique()).filter(pl.col("len") > 1)["value"]
-    if len(found) < LEAST_ITEMS or (found == 1).sum() < ONE_VALUE * len(found):
+    train = dataset.events("train")
+    columns = {"item": train.item[: len(values)], "user": train.user[: len(values)], "value": values}
+    events = pl.DataFrame(columns).drop_nulls()
+    tells = _has_one(events, "item", "value") or _has_one(events, "value", "item")
+    if not tells or _has_one(events, "user", "value"):
         return False
     return int(events["value"].value_counts()["count"].max()) < COMMON * len(events)  # type: ignore[arg-type]
+
+
+def _has_one(events: pl.DataFrame, of: str, what: str) -> bool:
+    found = events.group_by(of).agg(pl.len(), pl.col(what).n_unique()).filter(pl.col("len") > 1)[what]
+    return len(found) >= LEAST_ITEMS and (found == 1).sum() >= ONE_VALUE * len(found)
 
 
 def _of_role(role: str, manifest: DatasetManifest) -> str:
@@ -113,12 +123,19 @@ def _with_column(column: str, config: Config | None) -> list[str]:
     return [name for name, each in query.items() if column in getattr(each, "item_features", ())]
 
 
+def _readers(column: str, features: dict[str, Feature] | None) -> dict[str, str]:
+    """The features of a recipe that read a column, with their kinds."""
+    return {
+        name: each.kind for name, each in (features or {}).items() if each.reads and column_of(name, each) == column
+    }
+
+
 def _of_choice(
     choice: Choice, side: str, column: str, features: dict[str, Feature] | None, lists: Sequence[str]
 ) -> str:
     derived = f"{choice.kind}: {choice.reason}"
     if features is not None:
-        kinds = {name: each.kind for name, each in features.items() if each.reads and column_of(name, each) == column}
+        kinds = _readers(column, features)
         if kinds and kinds != {choice.name: choice.kind}:
             return "; ".join(f"{kind}: feature {name!r} of the recipe" for name, kind in kinds.items())
         if not kinds and lists:

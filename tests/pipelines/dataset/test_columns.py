@@ -474,25 +474,39 @@ def test_a_column_of_the_events_that_each_item_has_one_value_of_is_warned_of(tmp
         "country": [f"c{int(user[1:]) % 3}" for user in users],
         "half": [f"b{item % 7}" if n % 11 else "other" for n, item in enumerate(items)],
         "tags": [[f"t{item % 7}"] for item in items],
+        "variant": [f"v{item} {n // 120 // 2}" for n, item in enumerate(items)],  # several of an item, each of one
     }
     events = pl.DataFrame({"user_id": users, "item_id": [f"i{item}" for item in items], **columns})
     config = DataConfig(split="random", valid_share=0, test_share=0)
     prepare.run(config, write(events, tmp_path / "e.parquet"), tmp_path / "set")
     data = Dataset.open(tmp_path / "set")
     told = [line.split(maxsplit=2)[1:] for line in column_lines(data) if "gives the answer away" in line]
-    assert [column for column, _ in told] == ["brand", "sku", "two"]
+    assert [column for column, _ in told] == ["brand", "sku", "two", "variant"]
     assert told[0][1].endswith(
-        "; warning: each item has one value of it, so that it gives the answer away in training: move it to the items "
-        "file; --set features.query.brand= leaves it out"
+        "; warning: each item has one value of it, or each value one item, so that it gives the answer away in "
+        "training: move it to the items file; --set features.query.brand= leaves it out"
     )
-    spelt = parse_config({"features": {"query": {"user_id": {"kind": "id"}, "two": {"kind": "hashed"}}}})
+    query = {"user_id": {"kind": "id"}, "make": {"kind": "hashed", "column": "two"}}
+    spelt = parse_config({"features": {"query": query}})
     told = [line.split(maxsplit=2)[1:] for line in column_lines(data, spelt) if "gives the answer away" in line]
     assert [column for column, _ in told] == ["two"]
-    few = events.filter(pl.col("item_id").is_in([f"i{n}" for n in range(99)]))
+    assert told[0][1].endswith("; --set features.query.make= leaves it out")
+    few = events.drop("variant").filter(pl.col("item_id").is_in([f"i{n}" for n in range(99)]))
     prepare.run(
         DataConfig(split="random", valid_share=0, test_share=0), write(few, tmp_path / "f.parquet"), tmp_path / "few"
     )
     assert "gives the answer away" not in "".join(column_lines(Dataset.open(tmp_path / "few")))
+
+
+def test_a_column_that_each_user_has_one_value_of_too_is_not_warned_of(tmp_path: Path) -> None:
+    """Each item is sold in one country, and a user lives in one."""
+    rows = [(f"u{n % 150}", f"i{n % 3}-{n // 150 + n % 150 // 3}", f"c{n % 3}") for n in range(1_500)]
+    events = pl.DataFrame(rows, ["user_id", "item_id", "country"], orient="row")
+    for name, each in (("one", events), ("by item", events.with_columns(user_id=pl.Series(range(1_500)) // 10))):
+        config = DataConfig(split="random", valid_share=0, test_share=0)
+        prepare.run(config, write(each, tmp_path / f"{name}.parquet"), tmp_path / name)
+        told = "gives the answer away" in "".join(column_lines(Dataset.open(tmp_path / name)))
+        assert told == (name == "by item")
 
 
 def test_rows_without_a_value_count_in_no_share(tmp_path: Path) -> None:
