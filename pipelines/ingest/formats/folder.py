@@ -34,6 +34,7 @@ JSON = ".json"  # of events always JSON Lines
 ATTRIBUTES = {**SUFFIXES, JSON: "json"}
 LISTS = ("lightgcn", "sequences", "pairs")  # formats of .txt files
 SEQUENCES = "sequences.txt"
+ABOUT = ("readme.txt", "license.txt")  # beside JSON no lists
 IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 MOST_NAMES = 8  # in a message
@@ -101,10 +102,10 @@ def _kind(events: Path, files: list[Path], copies: Copies) -> str | None:
     tables = _tables([path for path in files if bare_name(path).suffix in SUFFIXES])
     kinds = sorted({SUFFIXES[bare_name(path).suffix] for path in tables})
     texts = _ending(files, ".txt")
+    if not kinds and _ending(files, JSON) and all(bare_name(path).name in ABOUT for path in texts):
+        return "jsonl"
     if not kinds and len(texts) == 1:
         return "pairs" if looks_like_pairs(copies.unpacked(texts[0])) else "lightgcn"
-    if not kinds and not texts and _ending(files, JSON):
-        return "jsonl"
     return kinds[0] if len(kinds) == 1 and kinds[0] != "recbole" else None
 
 
@@ -126,7 +127,7 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
         found = texts if kind == "pairs" else _given(texts) or texts
     else:
         of_kind = [path for path in files if SUFFIXES.get(bare_name(path).suffix) == kind]
-        found = _tables(of_kind or (_ending(files, JSON) if kind == "jsonl" else []))
+        found = _tables(of_kind) or (_tables(_ending(files, JSON)) if kind == "jsonl" else [])
     names = {str(path) for path in files}
     if twice := [path.name for path in files if path.suffix.lower() == ".gz" and str(path)[:-3] in names]:
         raise DataError(f"{folder}: holds {twice[0]} and the same file without .gz; keep one of them")
@@ -195,7 +196,7 @@ def tell_unread(folder: Path, files: list[Path], kind: str, events: Sequence[Pat
         DataError: such a file has the format of the events, and only the names of others left it out.
     """
     read = {_full(path) for path in (*events, *attributes)}
-    suffixes = {".txt", *SUFFIXES} if kind in LISTS else set(SUFFIXES)
+    suffixes = {*SUFFIXES, *([".txt"] if kind in LISTS else [JSON] if kind == "jsonl" else [])}
     left = [path for path in files if bare_name(path).suffix in suffixes and _full(path) not in read]
     others = [path for path in left if not _is_attributes(path) and bare_name(path).stem != IMPRESSIONS]
     alike = [path for path in others if SUFFIXES.get(bare_name(path).suffix) == kind and not packed_otherwise(path)]

@@ -16,16 +16,24 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, text_file
 
 COLUMNS = ("id", "attributes")
+BOM = b"\xef\xbb\xbf"
 
 
 def holds_lines(path: Path) -> bool:
-    """Whether a `.json` file is JSON Lines, as Yelp and Amazon name them: a whole object on the first of its lines."""
+    """Whether a `.json` file is JSON Lines, as Yelp and Amazon name them: a whole object on the first of its lines.
+
+    One object alone is a line if none of its values is a list.
+    """
     with path.open("rb") as handle:
-        first, second = handle.readline().removeprefix(b"\xef\xbb\xbf"), handle.readline()
+        lines = (line for line in handle if line.removeprefix(BOM).strip())
+        first, second = next(lines, b"").removeprefix(BOM), next(lines, None)
     try:
-        return bool(second.strip()) and isinstance(orjson.loads(first), dict)
+        found = orjson.loads(first)
     except orjson.JSONDecodeError:
         return False
+    if isinstance(found, dict) and second is None:
+        return bool(found) and not any(isinstance(value, list) for value in found.values())
+    return isinstance(found, dict)
 
 
 def json_lists_table(path: Path, *, skip: bool = False) -> Table:

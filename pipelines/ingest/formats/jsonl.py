@@ -67,8 +67,8 @@ def jsonl_table(
                 names |= first
                 empty = [name for name in empty if name not in first]
     if not names:
-        row = next((row for block in _blocks(path) for row, _ in block), 1)
-        raise DataError(f"{path}, row {row}: not a JSON object with at least one key")
+        row, line = next((each for block in _blocks(path) for each in block), (1, b""))
+        raise DataError(f"{path}, row {row}: not a JSON object with at least one key{_array(line)}")
 
     roles = names.keys() if with_role is None else with_role(names)
     unread = tuple(name for name, first in names.items() if first is dict and name not in roles)
@@ -83,12 +83,17 @@ def jsonl_table(
 
 
 def alike(tables: Sequence[Table]) -> list[Table]:
-    """Returns the files of one folder with the columns of all: a key that a file lacks is missing in its rows."""
-    names = tuple(dict.fromkeys(name for table in tables for name in table.columns))
+    """Returns the files of one folder with the columns of all: a key that a file lacks is missing in its rows.
+
+    A key that is left unread in one file is so in all.
+    """
+    unread = {name for table in tables for name in table.unread}
+    names = tuple(dict.fromkeys(name for table in tables for name in table.columns if name not in unread))
 
     def filled(table: Table, rejects: Rejects) -> Iterator[pl.DataFrame]:
         for frame in table.read(rejects):
-            yield frame.with_columns(pl.lit(None).alias(name) for name in names if name not in table.columns)
+            missing = (pl.lit(None).alias(name) for name in names if name not in table.columns)
+            yield frame.drop(unread, strict=False).with_columns(missing)
 
     return [replace(table, columns=names, read=partial(filled, table)) for table in tables]
 
@@ -101,6 +106,11 @@ def _blocks(path: Path) -> Iterator[list[tuple[int, bytes]]]:
                 block[0] = block[0].removeprefix(b"\xef\xbb\xbf")
             yield [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
             row += len(block)
+
+
+def _array(line: bytes) -> str:
+    """What to do if a line that is no object begins an array."""
+    return "; one object per line is read: jq -c '.[]' FILE" if line.lstrip().startswith(b"[") else ""
 
 
 def _loads(line: bytes) -> Any:
@@ -124,7 +134,7 @@ class _Columns:
         if wrong:
             rows = pl.Series([block[place][0] for place in wrong])
             texts = pl.Series([block[place][1][:80].decode("utf-8", "replace").rstrip() for place in wrong])
-            self.rejects.add(self.path, "", "not a JSON object", rows, texts)
+            self.rejects.add(self.path, "", f"not a JSON object{_array(block[wrong[0]][1])}", rows, texts)
             block = [line for line, value in zip(block, values, strict=True) if isinstance(value, dict)]
             values = [value for value in values if isinstance(value, dict)]
         columns = {name: [value.get(name) for value in values] for name in self.names}

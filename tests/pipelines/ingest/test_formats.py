@@ -398,6 +398,17 @@ def test_json_objects_in_a_column_with_a_role_are_refused(tmp_path: Path, role: 
         prepare.run(config, tmp_path / "e.json", tmp_path / "out")
 
 
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+def test_a_key_of_objects_in_one_file_is_left_unread_in_all(
+    tmp_path: Path, names: tuple[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "log").mkdir()
+    for name, style in zip(names, ("{}", '"x"'), strict=True):
+        (tmp_path / "log" / f"{name}.jsonl").write_text(f'{{"user": "{name}", "item": "i", "style": {style}}}\n')
+    assert opened(tmp_path, tmp_path / "log").manifest.event_columns == {}
+    assert "not read, because they hold objects: style\n" in capsys.readouterr().err
+
+
 def test_json_objects_for_the_ids_of_items_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i.jsonl").write_text('{"id": {"$oid": "10"}, "title": "x"}\n')
     with pytest.raises(DataError, match=r"i.jsonl, row 1, column 'id': wrong type: an object"):

@@ -293,11 +293,35 @@ def test_json_lines_may_be_named_json_as_those_of_yelp_and_amazon_are(tmp_path: 
     assert of_folder.manifest.item_columns == {"city": "string"}
 
 
-def test_a_json_file_beside_events_of_another_ending_holds_no_events(tmp_path: Path) -> None:
+def test_a_json_file_beside_events_of_another_ending_holds_no_events(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "part-0.jsonl").write_text('{"user": "u1", "item": "a"}\n{"user": "u2", "item": "b"}\n')
     (tmp_path / "log" / "schema.json").write_text('{"user": "string"}\n')
     assert pairs(opened(tmp_path, tmp_path / "log")) == sorted(EVENTS)
+    assert f"{tmp_path / 'log'}: not read: schema.json\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("events", "beside", "format"),
+    [
+        ("events.json", {"items.jsonl": '{"item": "a", "city": "Oslo"}\n{"item": "b"}\n'}, "jsonl"),
+        ("part-0.json", {"README.txt": "hello this is\n", "License.TXT": "free\n"}, "jsonl"),
+        # As S3Rec publishes them: the lists hold the events.
+        ("Beauty.txt", {"Beauty_item2attributes.json": '{"a": ["red"], "b": []}'}, "pairs"),
+    ],
+)
+def test_json_lines_beside_items_or_a_readme_are_the_events(
+    tmp_path: Path, events: str, beside: dict[str, str], format: str
+) -> None:
+    (tmp_path / "log").mkdir()
+    lines = '{"user": "u1", "item": "a"}\n{"user": "u2", "item": "b"}\n' if format == "jsonl" else "u1 a\nu2 b\n"
+    for name, text in {events: lines, **beside}.items():
+        (tmp_path / "log" / name).write_text(text)
+    data = opened(tmp_path, tmp_path / "log")
+    assert (data.manifest.source.format, pairs(data)) == (format, sorted(EVENTS))
+    assert data.manifest.item_columns == ({"city": "string"} if "items.jsonl" in beside else {})
 
 
 def test_rows_that_a_quote_of_tab_separated_text_swallows_are_warned_of(

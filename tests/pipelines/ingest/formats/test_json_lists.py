@@ -94,3 +94,31 @@ def test_a_file_that_is_no_object_of_lists_is_refused(tmp_path: Path, content: b
     path.write_bytes(content)
     with pytest.raises(DataError, match=rf"^{path}{message}"):
         opened(tmp_path, events(tmp_path), items=path)
+
+
+@pytest.mark.parametrize("bom", ["", "\ufeff"])
+@pytest.mark.parametrize(
+    "content",
+    ['{"item": "1", "c": "x"}\n', '\n\n{"item": "1", "c": "x"}\n', '{"item": "1", "c": "x"}\n\n{"item": "2"}\n'],
+)
+def test_json_lines_may_be_one_or_stand_beside_blank_ones(tmp_path: Path, content: str, bom: str) -> None:
+    (tmp_path / "events.csv").write_text("user,item\nada,1\n")
+    (tmp_path / "goods.json").write_text(bom + content, encoding="utf-8")
+    data = opened(tmp_path, tmp_path / "events.csv", items=tmp_path / "goods.json")
+    assert dict(zip(data.items["item_id"], data.items["c"], strict=True))["1"] == "x"
+    assert data.items.height == content.count("item")
+
+
+def test_an_object_of_lists_may_have_a_bad_entry_on_its_only_line(tmp_path: Path) -> None:
+    (tmp_path / "goods.json").write_text('{"1": ["a"], "2": null, "3": []}')
+    data = opened(tmp_path, events(tmp_path), items=tmp_path / "goods.json", on_bad_rows="skip")
+    assert dict(zip(data.items["item_id"], data.items["attributes"].to_list(), strict=True)) == {"1": ["a"], "3": []}
+
+
+@pytest.mark.parametrize("text", ['[{"user": "u", "item": "i"}]', '[\n{"user": "u", "item": "i"}\n]', "[\n {\n"])
+def test_an_array_of_events_is_told_how_to_become_lines(tmp_path: Path, text: str) -> None:
+    (tmp_path / "events.json").write_text(text)
+    with pytest.raises(
+        DataError, match=r"row 1: not a JSON object.*; one object per line is read: jq -c '\.\[\]' FILE"
+    ):
+        opened(tmp_path, tmp_path / "events.json")
