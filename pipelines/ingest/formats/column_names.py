@@ -38,7 +38,9 @@ NAME_IT = (
 
 TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts"}
 VALUE = re.compile(r"-?\d+([.,]\d+)?$|\d{4}-\d\d-\d\d")  # a number or a date: in a header line no likely name
-LOOKED_AT = 100  # values of a column that may hold dates
+LOOKED_AT = 100  # values of a column that may hold times
+# With a word for time in the column's name: seconds or a finer unit since 1970, or a year of four digits.
+LIKE_TIME = r"^\d{9}|(^|\D)(19|20)\d\d"
 
 NEAR = 0.75  # difflib's default of 0.6 matches unrelated short names
 
@@ -117,7 +119,8 @@ def without_times(context: pl.DataFrame | None) -> str:
     first = {column.name: column.drop_nulls().head(LOOKED_AT) for column in context}
     texts = {name: some.cast(pl.String) for name, some in first.items() if len(some) and not some.dtype.is_nested()}
     dates = [name for name, some in texts.items() if some.str.contains(r"^\d{4}-\d\d-\d\d").all()]
-    likely = dates or [name for name in first if not TIME_WORDS.isdisjoint(_words(name))]
+    named = [name for name in texts if not TIME_WORDS.isdisjoint(_words(name))]
+    likely = dates or [name for name in named if texts[name].str.contains(LIKE_TIME).all()]
     if not likely:
         return told
     setting = shlex.quote(f"data.columns.time={likely[0]}")
@@ -159,6 +162,8 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
         hint = (f"; did you mean {near[0]!r}?" if near else "") + (remedy and f"; {remedy}")
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {', '.join(columns)}{hint}")
     plain = {_plain(column): column for column in reversed(columns)}
+    if plain.keys().isdisjoint(("asin", "reviewerid")):  # elsewhere than in Amazon's reviews it may be anything
+        plain.pop("overall", None)
     return next((plain[name] for name in USUAL[role] if name in plain), None)
 
 

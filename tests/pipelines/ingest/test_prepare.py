@@ -289,6 +289,9 @@ def test_arrays_have_the_types_of_the_contract(tmp_path: Path) -> None:
     [
         ("bought", "2020-01-0{}", "if 'bought' holds the times: --config default --set data.columns.time=bought"),
         ("buy day", "0{}/01/2020", "if 'buy day' holds the times: --config default --set 'data.columns.time=buy day'"),
+        ("at ts", "160000000{}", "if 'at ts' holds the times: --config default --set 'data.columns.time=at ts'"),
+        ("watch_time", "3{}", None),
+        ("time_of_day", "noon {}", None),
         ("device", "tv{}", None),
     ],
 )
@@ -319,3 +322,11 @@ def test_the_columns_of_public_data_sets_are_found_by_their_names(tmp_path: Path
     roles = ("user", "item", "weight", "time")
     assert data.manifest.roles == dict(zip(roles, header.split(","), strict=True))
     assert data.manifest.split.kind == "global_time"
+
+
+@pytest.mark.parametrize("value", ["good", "0"])
+def test_overall_is_a_weight_only_beside_columns_of_amazon(tmp_path: Path, value: str) -> None:
+    rows = "".join(f"u{n},i{n % 3},{value},2020-01-0{n}\n" for n in range(1, 10))
+    manifest = prepared(tmp_path, f"user,item,overall,date\n{rows}").manifest
+    assert "weight" not in manifest.roles
+    assert manifest.event_columns == {"overall": "string" if value == "good" else "number"}

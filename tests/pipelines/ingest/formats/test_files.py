@@ -333,7 +333,7 @@ def test_rows_that_a_quote_of_tab_separated_text_swallows_are_warned_of(
     assert len(pairs(opened(tmp_path, tmp_path / "log.tsv"))) == 30
     said = capsys.readouterr().err
     assert f"warning: {tmp_path / 'log.tsv'}, row 11: a value in quotes holds tabs and line ends" in said
-    rows[9], rows[19] = 'u9\ti0\t"two\nlines"\n', 'u19\ti1\t"a\ttab"\n'
+    rows[9], rows[19] = 'u9\ti0\t"two\nlines"\n', '"u\t19"\ti1\t"two\nlines"\n'
     (tmp_path / "log.tsv").write_text("user\titem\tname\n" + "".join(rows))
     assert len(pairs(opened(tmp_path, tmp_path / "log.tsv"))) == 40
     assert "in quotes" not in capsys.readouterr().err
