@@ -18,13 +18,14 @@ from tests.support.paths import ROOT
 PAGE = (ROOT / "docs" / "model" / "public.md").read_text(encoding="utf-8")
 TABLE, *SECTIONS = PAGE.split("\n## ")
 BLOCKS = {part.split("\n")[0]: re.findall(r"```sh\n(.*?)```", part, re.DOTALL) for part in SECTIONS}
-USERS, ITEMS = 12, 30
+USERS, ITEMS = 36, 30
 TAKEN = [
     (user, (user * 5 + place) % ITEMS, 1_200_000_000 + 86_400 * (7 * user + place))
     for user in range(USERS)
     for place in range(5)
 ]
 DETAILS = {"Weight": "3 ounces"}
+GONE = [*TAKEN, (1, 900, TAKEN[0][2])]  # with an item that Amazon's items lack
 
 
 def moment(time: int, form: str) -> str:
@@ -48,7 +49,7 @@ def amazon() -> dict[str, bytes]:
             "unixReviewTime": time,
             "reviewTime": moment(time, "%m %d, %Y"),
         }
-        for user, item, time in TAKEN
+        for user, item, time in GONE
     ]
     items = [
         {"asin": f"B{item}", "title": f"Soap {item}", "related": DETAILS, "categories": [["Beauty"]]}
@@ -56,22 +57,49 @@ def amazon() -> dict[str, bytes]:
     ]
     return {
         "reviews_Beauty_5.json.gz": gzip.compress(lines(*reviews)),
-        "meta_Beauty.json.gz": gzip.compress(lines(*map(repr, items))),
+        "meta_Beauty.json.gz": gzip.compress(lines(*map(repr, [*items, items[0]]))),
         "ratings_Beauty.csv": lines(*(f"A{user},B{item},4.0,{time}" for user, item, time in TAKEN)),
     }
 
 
 def amazon_2018() -> dict[str, bytes]:
     items = [{"asin": f"B{item}", "title": f"Soap {item}", "details": DETAILS} for item in range(ITEMS)]
-    return amazon() | {"meta_Beauty.json.gz": gzip.compress(lines(*items))}
+    return amazon() | {"meta_Beauty.json.gz": gzip.compress(lines(*items, items[0]))}
 
 
 def amazon_2023() -> dict[str, bytes]:
     reviews = [
-        {"rating": 4.0, "asin": f"V{item}", "parent_asin": f"B{item}", "user_id": f"A{user}", "timestamp": time * 1_000}
-        for user, item, time in TAKEN
+        {
+            "rating": 4.0,
+            "title": "five",
+            "text": f"text {time}",
+            "images": [{"small_image_url": f"https://{time}"}] if user % 2 else [],
+            "asin": f"V{item}-{user // 18}",
+            "parent_asin": f"B{item}",
+            "user_id": f"A{user}",
+            "timestamp": time * 1_000,
+            "helpful_vote": 0,
+            "verified_purchase": True,
+        }
+        for user, item, time in GONE
     ]
-    items = [{"title": f"Soap {item}", "details": DETAILS, "parent_asin": f"B{item}"} for item in range(ITEMS)]
+    items = [
+        {
+            "title": f"Soap {item}",
+            "features": ["soft"],
+            "price": price,
+            "images": [{"variant": "MAIN"}],
+            "videos": [],
+            "store": "S",
+            "details": DETAILS,
+            "parent_asin": f"B{item}",
+        }
+        for item, price in [
+            *((item, 12.99 if item % 3 else None) for item in range(ITEMS)),
+            (901, "from 3.99"),
+            (0, 1.5),
+        ]
+    ]
     return {
         "All_Beauty.jsonl.gz": gzip.compress(lines(*reviews)),
         "meta_All_Beauty.jsonl.gz": gzip.compress(lines(*items)),
@@ -160,13 +188,17 @@ ROWS = {row.split(" | ")[0].strip("| "): re.findall(r"`(towers prepare [^`]+)`",
     ("files", "commands", "column"),
     [
         (movielens, ROWS["MovieLens 100K, 1M, latest"], "title"),
-        (amazon_2018, [ROWS["Amazon reviews 2014, 2018"][0] + " --items meta_Beauty.json.gz"], "title"),
-        (amazon_2023, ROWS["Amazon reviews 2023"], "title"),
+        (
+            amazon_2018,
+            [ROWS["Amazon reviews 2014, 2018"][0] + " --items meta_Beauty.json.gz --on-bad-rows skip"],
+            "title",
+        ),
+        (amazon_2023, [*ROWS["Amazon reviews 2023"], BLOCKS["Amazon"][0]], "title"),
         (yelp, ROWS["Yelp"], "title"),
         (h_and_m, ROWS["H&M (Kaggle)"], "title"),
         (retailrocket, ROWS["RetailRocket"], None),
-        (amazon, [BLOCKS["Amazon"][0], *re.findall(r"```sh\n(.*?)```", TABLE, re.DOTALL)], "title"),
-        (amazon, [BLOCKS["Amazon"][1]], None),
+        (amazon, [BLOCKS["Amazon"][1], *re.findall(r"```sh\n(.*?)```", TABLE, re.DOTALL)], "title"),
+        (amazon, [BLOCKS["Amazon"][2]], None),
         (retailrocket, BLOCKS["RetailRocket"], "categoryid"),
         (lastfm, BLOCKS["Last.fm 1K"], "title"),
         (mind, BLOCKS["MIND"], "title"),
