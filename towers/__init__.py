@@ -7,6 +7,8 @@ its import.
 import os
 import sys
 from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,8 +22,9 @@ if os.environ.setdefault("TF_USE_LEGACY_KERAS", "1") not in ("1", "true", "True"
     raise ImportError(f"TF_USE_LEGACY_KERAS={os.environ['TF_USE_LEGACY_KERAS']}: towers needs Keras 2; set it to 1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-# `from tensorflow.keras import ...` takes the Keras that TensorFlow found at its import, whatever `tf.keras` is.
-if "keras" in sys.modules and not getattr(sys.modules.get("tensorflow"), "_tf_uses_legacy_keras", True):
+# Imported before, TensorFlow has chosen: this is what `from tensorflow.keras import ...` finds, whatever `tf.keras` is.
+_keras = find_spec("tensorflow.keras") if {"keras", "tensorflow"} <= sys.modules.keys() else None
+if _keras is not None and "_tf_keras" in Path(_keras.origin or "").parts:  # where Keras 3 has it
     raise ImportError("TensorFlow was imported with Keras 3; import towers before it, or set TF_USE_LEGACY_KERAS=1")
 
 _HOMES = {

@@ -152,7 +152,7 @@ def test_a_key_is_a_number_only_if_all_its_values_are(
     context = data.context("train")
     assert context is not None
     # The rule of text files: as Python would write the number, and within 64 bits.
-    plain = all(code.lstrip("-").isdigit() and str(int(code)) == code and len(code) <= 18 for code in codes)
+    plain = all(code.lstrip("-").isdigit() and str(int(code)) == code and len(code.lstrip("-")) <= 18 for code in codes)
     wanted = [int(code) for code in codes] if plain else codes
     assert sorted(context.collect()["code"].to_list(), key=str) == sorted(wanted, key=str)
 
