@@ -14,9 +14,9 @@ from towers.config.recipe import Config
 FILES = ("events", "users", "items")
 TYPES_SHOWN = 5
 ITEMS_ALONE = "left out: task = 'similarity' trains the item tower alone"
-# A column tells the item if this share of the items with several events, at least so many, have one value, or that of
-# the values one item, and no value is in most events, nor has each user one. What depends on the
-# moment is far from that.
+# A column tells the item if this share of the items with several events, at least so many, have one value, or so
+# many of the values one item, and no value is in most events, nor has each user one. What depends on the moment is far
+# from that.
 ONE_VALUE, LEAST_ITEMS, COMMON = 0.99, 100, 0.9
 EVENTS_LOOKED_AT = 1_000_000
 UNITS = {"s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds"}
