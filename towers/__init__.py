@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from towers.config.sections import DataConfig as DataConfig
     from towers.errors import ConfigError as ConfigError
 
-if os.environ.setdefault("TF_USE_LEGACY_KERAS", "1") not in ("1", "true", "True"):  # to TensorFlow all else means no
-    raise ImportError(f"TF_USE_LEGACY_KERAS={os.environ['TF_USE_LEGACY_KERAS']}: towers needs Keras 2; set it to 1")
+os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 # Imported before, TensorFlow has chosen: this is what `from tensorflow.keras import ...` finds, whatever `tf.keras` is.
-_keras = find_spec("tensorflow.keras") if {"keras", "tensorflow"} <= sys.modules.keys() else None
+_keras = find_spec("tensorflow.keras") if hasattr(sys.modules.get("tensorflow"), "__path__") else None
 if _keras is not None and "_tf_keras" in Path(_keras.origin or "").parts:  # where Keras 3 has it
     raise ImportError("TensorFlow was imported with Keras 3; import towers before it, or set TF_USE_LEGACY_KERAS=1")
 

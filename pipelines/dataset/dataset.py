@@ -1,5 +1,6 @@
 """Opens a data set: its manifest, and memory-mapped arrays for training, report and export."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -46,12 +47,12 @@ class Dataset:
     @cached_property
     def users(self) -> pl.DataFrame:
         """Row = user number: `user_id`, then the attributes."""
-        return self._ours(pl.read_parquet(self.path / "users.parquet", glob=False))
+        return self._ours(lambda: pl.read_parquet(self.path / "users.parquet", glob=False))
 
     @cached_property
     def items(self) -> pl.DataFrame:
         """Row = item number: `item_id`, `train_count`, then the attributes."""
-        return self._ours(pl.read_parquet(self.path / "items.parquet", glob=False))
+        return self._ours(lambda: pl.read_parquet(self.path / "items.parquet", glob=False))
 
     @property
     def _mixed(self) -> bool:
@@ -65,28 +66,30 @@ class Dataset:
 
     def events(self, part: str) -> Events:
         """The events of one of `parts`, memory-mapped: a split holds the positive ones, its impressions all others."""
-        return self._ours((_events_of if self._mixed else map_events)(self.path / part))
+        return self._ours(lambda: (_events_of if self._mixed else map_events)(self.path / part))
 
     def context(self, part: str) -> pl.LazyFrame | None:
         """The events' own columns, rows as in `events`; None if there are none."""
         if not self.manifest.event_columns:
             return None
         file = self.path / part / CONTEXT
-        return _context_of(file) if self._mixed else pl.scan_parquet(file, glob=False)
+        return self._ours(lambda: _context_of(file) if self._mixed else pl.scan_parquet(file, glob=False))
 
-    def _ours(self, opened: Opened) -> Opened:
-        """Returns what was opened by its path, unless another data set has taken its place.
+    def _ours(self, opened: Callable[[], Opened]) -> Opened:
+        """Opens files by their path, unless another data set has taken its place.
 
         A training or a search opens files until its end; what is open stays what it was.
 
         Raises:
             DataError: another command has replaced the data set.
         """
-        before, now = self.manifest.fingerprint, _manifest(self.path).fingerprint
-        if now != before:
-            told = f"was {before[:12]} when this command began, now {now[:12]}"
-            raise DataError(f"{self.path}: another command has replaced it meanwhile (fingerprint {told})")
-        return opened
+        try:
+            return opened()
+        finally:  # the other one may lack the file
+            before, now = self.manifest.fingerprint, _manifest(self.path).fingerprint
+            if now != before:
+                told = f"was {before[:12]} when this command began, now {now[:12]}"
+                raise DataError(f"{self.path}: another command has replaced it meanwhile (fingerprint {told})")
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.
@@ -96,7 +99,7 @@ class Dataset:
         folder = self.path / "truth"
         if not folder.is_dir():
             return None
-        return map_array(folder / "query_vectors.npy"), map_array(folder / "item_vectors.npy")
+        return self._ours(lambda: (map_array(folder / "query_vectors.npy"), map_array(folder / "item_vectors.npy")))
 
 
 def _manifest(path: Path) -> DatasetManifest:

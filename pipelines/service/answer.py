@@ -120,10 +120,10 @@ def refuse_unusable_proxies() -> None:
     try:
         httpx.Client().close()
     except (ValueError, ImportError, httpx.InvalidURL) as error:
-        told = "the proxy of ALL_PROXY, HTTP_PROXY or HTTPS_PROXY cannot be used"
+        told = "ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or an entry of no_proxy cannot be used"
         # Of an invalid address the reason may quote a part of the password.
         why = "no valid address" if isinstance(error, httpx.InvalidURL) else str(error).rstrip(".")
-        raise DataError(f"{told}: {why}; unset it for this command") from None
+        raise DataError(f"{told}: {why}; unset the variable for this command") from None
 
 
 def _past_proxy(address: str) -> str:

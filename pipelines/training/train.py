@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -126,8 +127,7 @@ def run(
         if not config.train.keep_state:
             remove(work / CHOOSE)
         remove(work / TEACHERS)
-        refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
-        publish(work, out.absolute())
+        publish(work, out.absolute(), partial(refuse_existing, out, overwrite=overwrite, marker=SUMMARY))
     _say_summary(summary, out)
     if text := chosen_on_validation(config.model.model_dump(), summary["stages"]):
         say(f"chosen on validation: {text}")

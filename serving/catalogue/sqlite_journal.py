@@ -36,7 +36,7 @@ class SqliteJournal(Journal):
         self._writer, self._writing = connect(path), threading.Lock()
         self._reader, self._reading = connect(path), threading.Lock()
         (self.identity,) = self._reader.execute("SELECT identity FROM journal").fetchone()
-        self._opened = self._files()  # with the log, which exists from the first read on
+        self._opened = self._files()  # all three exist from the first read on
 
     @classmethod
     def open(cls, directory: Path) -> "SqliteJournal":
@@ -106,11 +106,11 @@ class SqliteJournal(Journal):
             self._lock.close()
 
     def _files(self) -> list[tuple[int, int]]:
-        """Which files have the names of the database and its write-ahead log."""
+        """Which files have the names of the database, of its write-ahead log and of the index of that."""
         found = []
-        for path in (self.path, Path(f"{self.path}-wal")):
+        for end in ("", "-wal", "-shm"):
             with suppress(FileNotFoundError):
-                found.append(path.stat())
+                found.append(Path(f"{self.path}{end}").stat())
         return [(each.st_dev, each.st_ino) for each in found]
 
     def _change(self, rows: Sequence[Row]) -> int:
@@ -142,7 +142,9 @@ class SqliteJournal(Journal):
         with telling_errors(self.path), self._writing, locked(self._lock):
             # The system keeps a removed file for those who have it open, and SQLite writes on: to nowhere.
             if self._files() != self._opened:
-                raise OSError("it or its -wal was removed or replaced since it was opened; restart the service")
+                raise OSError(
+                    "it, its -wal or its -shm was removed or replaced since it was opened; restart the service"
+                )
             self._writer.execute("BEGIN IMMEDIATE")
             try:
                 yield self._writer

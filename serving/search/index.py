@@ -67,7 +67,7 @@ def best_of_one(item_vectors: Vectors, query: NDArray[np.float64], rows: Rows, k
     products = _products(item_vectors, query, rows)
     order = products.argsort()[: -k - 2 : -1]
     falling = products.take(order)
-    if len(order) > k and falling[0] <= _GREATEST and falling[-1] >= -_GREATEST:
+    if len(order) >= k and falling[0] <= _GREATEST and falling[-1] >= -_GREATEST:
         scores = falling.astype(np.float32)
         if not np.count_nonzero(scores[1:] == scores[:-1]):
             return rows.take(order[:k]), scores[:k]
@@ -88,8 +88,9 @@ def _products(item_vectors: Vectors, queries: NDArray[np.float64], rows: Rows) -
 def best_first(rows: Rows, scores: Floats, k: int) -> tuple[Rows, Floats]:
     """The k best columns of each line: [B, C] to [B, k]; ties by lower row, padded with row -1, score -inf."""
     if rows.shape[1] < k:
-        missing = ((0, 0), (0, k - rows.shape[1]))
-        rows, scores = np.pad(rows, missing, constant_values=-1), np.pad(scores, missing, constant_values=-np.inf)
+        missing = len(rows), k - rows.shape[1]
+        rows = np.concatenate([rows, np.full(missing, -1, np.int64)], axis=1)
+        scores = np.concatenate([scores, np.full(missing, -np.inf, np.float32)], axis=1)
     # One sort of int64 is many times faster than a lexsort: the high half is the negated score as an integer of the
     # same order (flip the magnitude of negative floats; + 0.0 makes -0.0 and 0.0 equal), the low half is the row.
     high = (-scores + np.float32(0)).view(np.int32)

@@ -134,6 +134,20 @@ def test_files_of_a_data_set_that_has_taken_the_place_of_the_opened_one_are_refu
     assert sorted(events) == [0, 1]
 
 
+@pytest.mark.parametrize("opened", [lambda data: data.events("train-impressions"), lambda data: data.context("train")])
+def test_a_file_that_the_new_data_set_lacks_is_no_other_error(
+    tmp_path: Path, opened: Callable[[Dataset], object]
+) -> None:
+    (tmp_path / "e.csv").write_text("user,item,weight,device\nu,a,1,tv\nv,b,1,tv\nu,b,0,tv\n")
+    prepare.run(DataConfig(), tmp_path / "e.csv", tmp_path / "set")
+    data = Dataset.open(tmp_path / "set")
+    opened(data)
+    (tmp_path / "e.csv").write_text("user,item\nu,a\nv,b\n")
+    prepare.run(DataConfig(), tmp_path / "e.csv", tmp_path / "set", overwrite=True)
+    with pytest.raises(DataError, match="set: another command has replaced it meanwhile"):
+        opened(data)
+
+
 @pytest.mark.parametrize("name", ["week[1]", "a*b?c"])
 def test_the_name_of_a_folder_is_no_pattern(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name

@@ -193,7 +193,7 @@ def test_no_error_shows_a_password(world: World) -> None:
 def test_a_proxy_that_cannot_be_used_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("all_proxy", "socks://127.0.0.1:1")
     served, data, _ = world
-    with pytest.raises(DataError, match=r"^the proxy of ALL_PROXY.* cannot be used: .*; unset it for this command$"):
+    with pytest.raises(DataError, match=r"^ALL_PROXY.* cannot be used: .*; unset the variable for this command$"):
         service.ServiceRanker("http://127.0.0.1:1", served, data, K)
 
 

@@ -217,11 +217,19 @@ def test_a_proxy_of_the_environment_is_told_and_how_to_go_past_it(
             ask("http://127.0.0.1:1", "u1", 1)
 
 
-@pytest.mark.parametrize("proxy", ["socks://a:s3cret@x", "socks5://a:s3cret@x", "http://a:s3cret/y@x"])
-def test_a_proxy_that_cannot_be_used_is_told(proxy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("all_proxy", proxy)
-    told = "the proxy of ALL_PROXY, HTTP_PROXY or HTTPS_PROXY cannot be used: .*; unset it for this command"
-    with pytest.raises(DataError, match=f"^{told}$") as caught:
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("all_proxy", "socks://a:s3cret@x"),
+        ("all_proxy", "socks5://a:s3cret@x"),
+        ("all_proxy", "http://a:s3cret/y@x"),
+        ("no_proxy", "localhost,[::1]"),
+    ],
+)
+def test_a_proxy_that_cannot_be_used_is_told(name: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(name, value)
+    told = "ALL_PROXY, HTTP_PROXY, HTTPS_PROXY or an entry of no_proxy cannot be used: .*; unset the variable"
+    with pytest.raises(DataError, match=f"^{told} for this command$") as caught:
         ask("http://127.0.0.1:1", "u1", 1)
     assert "s3cret" not in str(caught.value)
 

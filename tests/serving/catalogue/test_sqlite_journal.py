@@ -227,12 +227,15 @@ def test_a_full_disk_is_told_and_loses_nothing(way: str, tmp_path: Path) -> None
         ]
 
 
-REPLACED = "/journal.sqlite: it or its -wal was removed or replaced since it was opened; restart the service"
+REPLACED = "/journal.sqlite: it, its -wal or its -shm was removed or replaced since it was opened; restart the service"
 
 
-def test_after_its_log_was_removed_a_change_is_refused_and_those_before_are_kept(journal: SqliteJournal) -> None:
+@pytest.mark.parametrize("end", ["-wal", "-shm"])
+def test_after_its_log_was_removed_a_change_is_refused_and_those_before_are_kept(
+    end: str, journal: SqliteJournal
+) -> None:
     journal.put_items([("a", {}, {})])
-    Path(f"{journal.path}-wal").unlink()
+    Path(f"{journal.path}{end}").unlink()
     with pytest.raises(JournalError, match=REPLACED):
         journal.put_items([("b", {}, {})])
     journal.close()
