@@ -97,11 +97,16 @@ def event_roles(path: Path, columns: Sequence[str], wanted: Columns, remedy: str
 def id_column(path: Path, columns: Sequence[str], role: str, of_events: str) -> str:
     """Finds the id column of an items or users table: the name it has in the events, a common name, or ``id``.
 
+    The name in the events may have another spelling, such as business_id for businessId.
+
     Raises:
         DataError: there is no such column.
     """
     if of_events in columns:
         return of_events
+    plain = _plain(of_events) if of_events.isascii() else ""  # which loses all letters of most other scripts
+    if plain and (alike := [column for column in columns if column.isascii() and _plain(column) == plain]):
+        return alike[0]
     name = find(path, columns, role, None)
     if name is None or _plain(name) in LATE:
         name = next((column for column in columns if column.lower() == "id"), name)
@@ -162,7 +167,8 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
         hint = (f"; did you mean {near[0]!r}?" if near else "") + (remedy and f"; {remedy}")
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {', '.join(columns)}{hint}")
     plain = {_plain(column): column for column in reversed(columns)}
-    if plain.keys().isdisjoint(("asin", "reviewerid")):  # elsewhere than in Amazon's reviews it may be anything
+    # Elsewhere than in Amazon's reviews it may be anything.
+    if plain.keys().isdisjoint(("asin", "reviewerid", "unixreviewtime")):
         plain.pop("overall", None)
     return next((plain[name] for name in USUAL[role] if name in plain), None)
 

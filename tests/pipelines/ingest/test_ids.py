@@ -236,15 +236,37 @@ def test_of_two_columns_that_may_hold_the_ids_one_is_to_be_renamed(tmp_path: Pat
         assert sorted(Dataset.open(tmp_path / "out").users["user_id"]) == ["s1", "s2"]
 
 
-@pytest.mark.parametrize(("column", "values"), [("business_id", [3, 2, 1]), ("isbn", ["978a", "978b", "978c"])])
-def test_the_column_id_of_an_items_file_wins_over_rare_names(tmp_path: Path, column: str, values: list[object]) -> None:
-    (tmp_path / "events.csv").write_text("user_id,item_id\nu1,1\nu2,2\nu3,3\n")
+@pytest.mark.parametrize(
+    ("of_events", "column", "values"),
+    [
+        ("item_id", "business_id", [3, 2, 1]),
+        ("item_id", "isbn", ["978a", "978b", "978c"]),
+        ("商品", "番号", [3, 2, 1]),
+    ],
+)
+def test_the_column_id_of_an_items_file_wins_over_rare_names(
+    tmp_path: Path, of_events: str, column: str, values: list[object]
+) -> None:
+    (tmp_path / "events.csv").write_text(f"user_id,{of_events}\nu1,1\nu2,2\nu3,3\n")
     items = pl.DataFrame({"id": [1, 2, 3], column: values, "title": ["one", "two", "three"]})
     items.write_csv(tmp_path / "items.csv")
-    prepare.run(ALL_TRAIN, tmp_path / "events.csv", tmp_path / "out", items=tmp_path / "items.csv")
+    config = DataConfig(valid_share=0, test_share=0, columns=Columns(item=of_events))
+    prepare.run(config, tmp_path / "events.csv", tmp_path / "out", items=tmp_path / "items.csv")
     data = Dataset.open(tmp_path / "out")
     assert data.items.select("item_id", "title").rows() == [("1", "one"), ("2", "two"), ("3", "three")]
     assert data.items[column].to_list() == values
+
+
+@pytest.mark.parametrize(
+    ("of_events", "header"), [("businessId", "id,business_id"), ("ISBN", "item,isbn"), ("shopKey", "id,shop_key")]
+)
+def test_the_name_of_the_events_ids_wins_in_another_spelling_too(tmp_path: Path, of_events: str, header: str) -> None:
+    (tmp_path / "events.csv").write_text(f"user_id,{of_events}\nu1,1\nu2,2\nu3,3\n")
+    (tmp_path / "items.csv").write_text(f"{header},title\n3,1,one\n2,2,two\n1,3,three\n")
+    config = DataConfig(valid_share=0, test_share=0, columns=Columns(item=of_events))
+    prepare.run(config, tmp_path / "events.csv", tmp_path / "out", items=tmp_path / "items.csv")
+    items = Dataset.open(tmp_path / "out").items
+    assert items.select("item_id", "title").rows() == [("1", "one"), ("2", "two"), ("3", "three")]
 
 
 def test_rare_names_of_items_hold_ids_in_json_lines_only_where_no_other_column_does(tmp_path: Path) -> None:

@@ -311,6 +311,7 @@ def test_a_random_split_for_want_of_times_is_told_with_the_column_that_may_hold_
     "header",
     [
         "reviewerID,asin,overall,unixReviewTime",  # Amazon
+        "user_id,item_id,overall,unixReviewTime",  # Amazon with other names of the ids
         "user_id,business_id,stars,date",  # Yelp
         "customer_id,article_id,rating,t_dat",  # H&M, whose prices would be no rating
         "User-ID,ISBN,rating,timestamp",  # Book-Crossing, which has no times
