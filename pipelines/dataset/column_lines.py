@@ -61,30 +61,34 @@ def _rows(dataset: Dataset, config: Config | None) -> Iterator[tuple[str, str, s
             else:
                 lists = _with_column(column, config) if side == "candidate" else []
                 told = _of_choice(choice, side, column, spelt, lists)
-                if file == "events" and not told.startswith("left out") and _tells_the_item(dataset, column):
+                read = file == "events" and not told.startswith("left out")
+                if read and (how := _tells_the_item(dataset, column)):
                     leave = " ".join(
                         f"--set features.query.{name}=" for name in _readers(column, spelt) or [choice.name]
                     )
-                    told += (
-                        "; warning: each item has one value of it, or each value one item, so that it gives the answer "
-                        f"away in training: move it to the items file; {leave} leaves it out"
-                    )
+                    told += f"; warning: {how}; {leave} leaves it out"
                 yield file, column, told
 
 
-def _tells_the_item(dataset: Dataset, column: str) -> bool:
+def _tells_the_item(dataset: Dataset, column: str) -> str | None:
+    """How a column tells the item, and what to do about it; None if it does not."""
     context = dataset.context("train")
     assert context is not None
     values = context.select(column).head(EVENTS_LOOKED_AT).collect().to_series()
     if values.dtype.is_nested():
-        return False
+        return None
     train = dataset.events("train")
     columns = {"item": train.item[: len(values)], "user": train.user[: len(values)], "value": values}
     events = pl.DataFrame(columns).drop_nulls()
-    tells = _has_one(events, "item", "value") or _has_one(events, "value", "item")
-    if not tells or _has_one(events, "user", "value"):
-        return False
-    return int(events["value"].value_counts()["count"].max()) < COMMON * len(events)  # type: ignore[arg-type]
+    of_item = _has_one(events, "item", "value")
+    if not (of_item or _has_one(events, "value", "item")) or _has_one(events, "user", "value"):
+        return None
+    if int(events["value"].value_counts()["count"].max()) >= COMMON * len(events):  # type: ignore[arg-type]
+        return None
+    gives = "so that it gives the answer away in training"
+    if of_item:
+        return f"each item has one value of it, {gives}: move it to the items file"
+    return f"each value of it belongs to one item, {gives}"
 
 
 def _has_one(events: pl.DataFrame, of: str, what: str) -> bool:

@@ -483,8 +483,13 @@ def test_a_column_of_the_events_that_each_item_has_one_value_of_is_warned_of(tmp
     told = [line.split(maxsplit=2)[1:] for line in column_lines(data) if "gives the answer away" in line]
     assert [column for column, _ in told] == ["brand", "sku", "two", "variant"]
     assert told[0][1].endswith(
-        "; warning: each item has one value of it, or each value one item, so that it gives the answer away in "
-        "training: move it to the items file; --set features.query.brand= leaves it out"
+        "; warning: each item has one value of it, so that it gives the answer away in training: move it to the items "
+        "file; --set features.query.brand= leaves it out"
+    )
+    # An items file has one row per item, so it has no place for several values of one.
+    assert told[3][1].endswith(
+        "; warning: each value of it belongs to one item, so that it gives the answer away in training; --set "
+        "features.query.variant= leaves it out"
     )
     query = {"user_id": {"kind": "id"}, "make": {"kind": "hashed", "column": "two"}}
     spelt = parse_config({"features": {"query": query}})
