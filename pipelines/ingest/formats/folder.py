@@ -196,10 +196,11 @@ def tell_unread(folder: Path, files: list[Path], kind: str, events: Sequence[Pat
         DataError: such a file has the format of the events, and only the names of others left it out.
     """
     read = {_full(path) for path in (*events, *attributes)}
-    suffixes = {*SUFFIXES, *([".txt"] if kind in LISTS else [JSON] if kind == "jsonl" else [])}
+    suffixes = {*SUFFIXES, *([".txt", JSON] if kind in LISTS else [JSON] if kind == "jsonl" else [])}
     left = [path for path in files if bare_name(path).suffix in suffixes and _full(path) not in read]
     others = [path for path in left if not _is_attributes(path) and bare_name(path).stem != IMPRESSIONS]
-    alike = [path for path in others if SUFFIXES.get(bare_name(path).suffix) == kind and not packed_otherwise(path)]
+    formats = SUFFIXES | ({JSON: "jsonl"} if _ending([*events], JSON) else {})
+    alike = [path for path in others if formats.get(bare_name(path).suffix) == kind and not packed_otherwise(path)]
     if alike and kind != "recbole":
         raise DataError(
             f"{folder}: {_shown(folder, events)} would be read by name, and {_shown(folder, alike)} not; rename files "

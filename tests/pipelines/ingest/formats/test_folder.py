@@ -49,6 +49,8 @@ def test_every_partition_of_sequences_is_read(tmp_path: Path) -> None:
         (("day=1/events.csv", "day=2/part-0.csv"), "day=1/events.csv", "day=2/part-0.csv"),
         (("events.tsv", "a.csv.gz", "items.csv", "b.csv"), "events.tsv", "a.csv.gz, b.csv"),
         (("train.csv", "test.csv", "more.csv"), "train.csv, test.csv", "more.csv"),
+        (("events.json.gz", "items.json", "more.json"), "events.json.gz", "more.json"),
+        (("train.json", "test.json", "more.json"), "train.json, test.json", "more.json"),
         (("events.csv", *(f"e{n}.csv" for n in range(11))), "events.csv", "e0.csv, .*, e7.csv and 3 more"),
     ],
 )
@@ -84,6 +86,7 @@ def test_files_that_the_user_names_are_not_left_out(tmp_path: Path) -> None:
         (csvs("ratings.csv", "tags.csv", "links.csv") | {"movies.csv": "movieId,title\na,A\n"}, "links.csv, tags.csv"),
         (csvs("events.csv") | {"old.jsonl": "{}\n", "notes.md": "about\n"}, "old.jsonl"),
         ({"sequences.txt": "u0 a\n", "sequences_2.txt": "u1 a\n"}, "sequences_2.txt"),
+        ({"sequences.txt": "u0 a\n", "more.json": "{}\n"}, "more.json"),
         ({"train.txt": "u0 a\n", "test.txt": "u0 b\n", "item_list.txt": "a 1\n"}, "item_list.txt"),
         (csvs("events.csv") | {"README.txt": "about\n"}, None),
     ],
