@@ -56,7 +56,8 @@ def recipe(models: int = 2, **sections: dict[str, Any]) -> Config:
     return parse_config(own | {name: own.get(name, {}) | keys for name, keys in sections.items()})
 
 
-@pytest.mark.parametrize("dimension", [pytest.param(None, marks=pytest.mark.long), 6])
+@pytest.mark.long
+@pytest.mark.parametrize("dimension", [None, 6])
 def test_teachers_are_read_back_whole_and_as_wide_as_asked(
     dataset: Path, tmp_path: Path, dimension: int | None
 ) -> None:

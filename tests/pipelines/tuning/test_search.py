@@ -174,7 +174,8 @@ def test_the_comments_tell_the_epochs_of_the_trial_from_those_of_its_final(done:
     assert final == f" ran for {config.train.epochs} epochs"
 
 
-@pytest.mark.parametrize("schedule", [pytest.param("constant", marks=pytest.mark.long), "linear"])
+@pytest.mark.long
+@pytest.mark.parametrize("schedule", ["constant", "linear"])
 def test_fixed_epochs_and_a_fixed_schedule_hold_in_the_finals(schedule: str, dataset: Path, tmp_path: Path) -> None:
     config = parse_config({"optimizer": {"schedule": schedule}, "train": {"epochs": 8}})
     found = searched(Formula(), dataset, tmp_path / "r.toml", config=config, trials=8)
