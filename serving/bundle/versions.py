@@ -52,8 +52,8 @@ class Versions:
         states: dict[str, State] = {}
         if active is not None:
             # Old bundles may be gone, as `towers daily` removes them; a rollback needs only the newest.
-            there = (name for name in active.previous if name in {*names, active.previous[0]})
-            states = dict.fromkeys(there, "previous")
+            shown = {*names, *active.previous[:1]}
+            states = dict.fromkeys((name for name in active.previous if name in shown), "previous")
             states |= {active.canary.bundle: "canary"} if active.canary else {}
             states |= {active.active: "active"}
         infos = [self._info(name, states.get(name, "")) for name in sorted({*names, *states})]

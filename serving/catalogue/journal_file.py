@@ -164,6 +164,6 @@ def telling_errors(path: Path) -> Iterator[None]:
         # SQLite's messages are vague: "disk I/O error" has many causes, its error name only one.
         name = getattr(error, "sqlite_errorname", None)
         # This one is that of a full disk, if a file beside the database cannot grow.
-        vague = {"SQLITE_IOERR_SHMSIZE": "database or disk is full"}
-        reason = getattr(error, "strerror", None) or vague.get(name or "", str(error))
+        told = "database or disk is full" if name == "SQLITE_IOERR_SHMSIZE" else str(error)
+        reason = getattr(error, "strerror", None) or told
         raise JournalError(f"{path}: {reason}" + (f" ({name})" if name else "")) from error

@@ -54,9 +54,7 @@ def rescore(item_vectors: Vectors, queries: Floats, rows: Rows) -> Floats:
     doubles = queries[:, np.newaxis].astype(np.float64)
     for start in range(0, len(rows), step):
         part = slice(start, start + step)
-        products = _products(item_vectors, doubles[part], rows[part])
-        np.maximum(products, -_GREATEST, out=products)
-        np.minimum(products, _GREATEST, out=scores[part], casting="same_kind")
+        _round(_products(item_vectors, doubles[part], rows[part]), scores[part])
     scores[rows < 0] = -np.inf
     return scores
 
@@ -71,7 +69,8 @@ def best_of_one(item_vectors: Vectors, query: NDArray[np.float64], rows: Rows, k
         scores = falling.astype(np.float32)
         if not np.count_nonzero(scores[1:] == scores[:-1]):
             return rows.take(order[:k]), scores[:k]
-    every = products.clip(-_GREATEST, _GREATEST).astype(np.float32)
+    every = np.empty(len(rows), np.float32)
+    _round(products, every)
     best, best_scores = best_first(rows[np.newaxis], every[np.newaxis], k)
     return best[0], best_scores[0]
 
@@ -83,6 +82,12 @@ def _products(item_vectors: Vectors, queries: NDArray[np.float64], rows: Rows) -
     # vecdot, not a matrix product: it sums each pair in the same order wherever the pair is in the batch.
     products: NDArray[np.float64] = np.vecdot(vectors, queries)
     return products
+
+
+def _round(products: NDArray[np.float64], scores: Floats) -> None:
+    """Rounds to the nearest finite float32, into `scores`; overwrites `products`."""
+    np.maximum(products, -_GREATEST, out=products)
+    np.minimum(products, _GREATEST, out=scores, casting="same_kind")
 
 
 def best_first(rows: Rows, scores: Floats, k: int) -> tuple[Rows, Floats]:

@@ -196,7 +196,7 @@ def tell_unread(folder: Path, files: list[Path], kind: str, events: Sequence[Pat
         DataError: such a file has the format of the events, and only the names of others left it out.
     """
     read = {_full(path) for path in (*events, *attributes)}
-    suffixes = {*SUFFIXES, *([".txt", JSON] if kind in LISTS else [JSON] if kind == "jsonl" else [])}
+    suffixes = {*SUFFIXES, *([".txt"] if kind in LISTS else []), *([JSON] if kind in (*LISTS, "jsonl") else [])}
     left = [path for path in files if bare_name(path).suffix in suffixes and _full(path) not in read]
     others = [path for path in left if not _is_attributes(path) and bare_name(path).stem != IMPRESSIONS]
     formats = SUFFIXES | ({JSON: "jsonl"} if _ending([*events], JSON) else {})

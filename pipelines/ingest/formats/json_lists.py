@@ -4,6 +4,7 @@ Source: https://github.com/RUCAIBox/CIKM2020-S3Rec (`item2attributes.json`).
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,6 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, text_file
 
 COLUMNS = ("id", "attributes")
-BOM = b"\xef\xbb\xbf"
 
 
 def holds_lines(path: Path) -> bool:
@@ -25,8 +25,8 @@ def holds_lines(path: Path) -> bool:
     One object alone is a line if none of its values is a list.
     """
     with path.open("rb") as handle:
-        lines = (line for line in handle if line.removeprefix(BOM).strip())
-        first, second = next(lines, b"").removeprefix(BOM), next(lines, None)
+        lines = (line for line in handle if line.removeprefix(BOM_UTF8).strip())
+        first, second = next(lines, b"").removeprefix(BOM_UTF8), next(lines, None)
     try:
         found = orjson.loads(first)
     except orjson.JSONDecodeError:

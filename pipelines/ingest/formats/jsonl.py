@@ -4,6 +4,7 @@ A line that is not a JSON object, or a value of another type, is a bad row.
 """
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -103,7 +104,7 @@ def _blocks(path: Path) -> Iterator[list[tuple[int, bytes]]]:
     with path.open("rb") as handle:
         while block := handle.readlines(BLOCK_BYTES):
             if row == 1:
-                block[0] = block[0].removeprefix(b"\xef\xbb\xbf")
+                block[0] = block[0].removeprefix(BOM_UTF8)
             yield [(number, line) for number, line in enumerate(block, start=row) if not line.isspace()]
             row += len(block)
 

@@ -249,6 +249,7 @@ def test_a_relative_path_is_that_of_the_start(tmp_path: Path, monkeypatch: pytes
     journal = SqliteJournal.open(Path("state"))
     monkeypatch.chdir("/")
     journal.put_items([("a", {}, {})])
+    assert [each.item_id for each in journal.items_since(0)] == ["a"]
     journal.close()
 
 
