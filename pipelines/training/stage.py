@@ -28,7 +28,7 @@ from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
 from towers.data.events import Events
-from towers.data.examples import Examples
+from towers.data.examples import Examples, UserExamples, longest
 from towers.data.feature_tables import FeatureTables
 from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
@@ -223,6 +223,9 @@ def _examples(
 ) -> Examples:
     """Returns the batches; whole histories if a feature reads them in order."""
     kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
+    positives = config.loss.positives
+    if config.loss.of_users:
+        kind, positives = UserExamples, longest(events)
     examples = kind(
         events,
         tables,
@@ -232,7 +235,7 @@ def _examples(
         weighted=config.train.weighted,
         recency=config.train.recency,
         balance=config.train.balance,
-        positives=config.loss.positives,
+        positives=positives,
         known=getattr(config.loss, "known_positives", 0),
         impressions=impressions,
         worker=replicas.rank,

@@ -28,6 +28,7 @@ def refuse_combination(config: "Config") -> None:
         _widths,
         _optimizer,
         _teachers,
+        _users,
         task_rules,
     )
     reasons = [reason for check in checks for reason in check(config)]
@@ -207,3 +208,19 @@ def _teachers(config: "Config") -> Iterator[str]:
     if distillation.dimension is not None:
         for reason in _widths(config.of_teachers):
             yield f"distillation.dimension = {distillation.dimension}: {reason}"
+
+
+def _users(config: "Config") -> Iterator[str]:
+    """Settings of single events where an example is a user."""
+    if not config.loss.of_users:
+        return
+    if config.task != "retrieval":
+        yield "loss.per_user: task = 'similarity' has no users; leave it out"
+    for section, keys in (
+        ("loss", ("block", "label_smoothing", "positives_per_query", "label_shares", "bottleneck")),
+        ("train", ("weighted", "recency")),
+    ):
+        settings = getattr(config, section)
+        for key in keys:
+            if getattr(settings, key) != type(settings).model_fields[key].default:
+                yield f"{section}.{key}: with loss.per_user an example is a user and all their items; leave it out"

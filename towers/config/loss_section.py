@@ -51,6 +51,11 @@ class Loss(Section):
         return 1
 
     @property
+    def of_users(self) -> bool:
+        """Whether an example is a user, with all of their items as positives."""
+        return False
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """What its function takes beside scores and options.
 

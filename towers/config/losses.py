@@ -35,11 +35,17 @@ class FullSoftmax(Loss):
     label_shares: Literal["equal", "weight"] = Field(
         "equal", description="how they share it: equally, or in proportion to their events' weights"
     )
+    per_user: bool = Field(False, description="a user is one example: all their items are positives, none a negative")
 
     @property
     def positives(self) -> int:
         """Positives K of one example."""
         return self.positives_per_query
+
+    @property
+    def of_users(self) -> bool:
+        """Whether an example is a user, with all of their items as positives."""
+        return self.per_user
 
     def over_centres(self) -> Loss:
         """Softmax over all centres is the sampled one without a correction, every class a candidate."""

@@ -19,6 +19,7 @@ from towers.data.history import targets
 from towers.data.impressions import NO_ITEM, Impressions
 from towers.data.item_ranks import ItemRanks
 from towers.data.shuffle import order_key, shuffled
+from towers.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -146,6 +147,50 @@ class Examples:
     def _ranks(self, places: Int64s, present: Array, filler: int) -> Int64s:
         ranks: Int64s = np.where(present, self.catalogue.ranks[self.events.item[places]], filler)
         return ranks
+
+
+@dataclass(frozen=True)
+class UserExamples(Examples):
+    """The batches of whole users: each is one example an epoch, all their items its positives.
+
+    `positives` is `longest`: the others have their lists padded.
+    With balance b an example of a user with n events weighs n^(1 - b), as much as n examples of one event.
+
+    Raises:
+        ConfigError: a feature of the query is of the event.
+    """
+
+    def __post_init__(self) -> None:
+        tables = self.tables
+        earlier = [name for name, graph in tables.neighbours.items() if not graph.others]
+        for name in (*tables.context, *tables.clocks, *tables.histories, *tables.sequences, *earlier):
+            raise ConfigError(
+                f"features.query.{name}: differs from event to event, and with loss.per_user a user is one example; "
+                "leave it out, or set loss.per_user = false"
+            )
+
+    def __len__(self) -> int:
+        return len(self._firsts)
+
+    @cached_property
+    def _firsts(self) -> Int64s:
+        """Each user's first event."""
+        starts = self.events.offsets[:-1]
+        return np.asarray(starts[starts < self.events.offsets[1:]], np.int64)
+
+    def chosen(self, epoch: int, steps: range) -> Int64s:
+        """The first events [S, B] of the users of some steps, those of each in rising order."""
+        return self._firsts[super().chosen(epoch, steps)]
+
+    def _weight(self, example: Int64s) -> Floats:
+        user = self.events.user[example]
+        count = self.events.offsets[user + 1] - self.events.offsets[user]
+        return super()._weight(example) * count.astype(np.float32)
+
+
+def longest(events: Events) -> int:
+    """How many events the user with the most has; at least 1."""
+    return int(np.diff(events.offsets).max(initial=1))
 
 
 def _by_step(columns: Mapping[str, Array], steps: int) -> list[dict[str, Array]]:

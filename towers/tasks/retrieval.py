@@ -27,6 +27,7 @@ from towers.losses.scores import (
 )
 from towers.losses.softmax import adaptive_margin
 from towers.losses.two_terms import log_z_of
+from towers.losses.user_softmax import user_softmax
 from towers.model.two_tower import TwoTower
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.sampler import NegativeSampler
@@ -86,6 +87,8 @@ class Retrieval(tfrs.Model):
         query, cost = self.towers.query_tower.sample(inputs.query, seed)
         # Histories come in any number of rows, so a query of these alone has forgotten how many it has.
         query = tf.ensure_shape(query, [inputs.item.shape[0], None])
+        if self.settings.of_users:
+            return self._divided(self._of_users(inputs, query), inputs)
         # Impressions follow the positives.
         items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0)], axis=1)
         shape = tf.shape(items)
@@ -104,8 +107,22 @@ class Retrieval(tfrs.Model):
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
             total += self.settings.bottleneck * tf.reduce_sum((cost + item_cost) * inputs.weight)
+        return self._divided(total, inputs)
+
+    def _divided(self, total: tf.Tensor, inputs: Batch) -> tf.Tensor:
+        """A weighted sum of losses, divided by the weight of all workers' examples."""
         [weight] = self.replicas.sum([tf.reduce_sum(inputs.weight)])
         return total / tf.maximum(weight, 1e-9)
+
+    def _of_users(self, inputs: Batch, query: tf.Tensor) -> tf.Tensor:
+        """The weighted sum of the losses of users `query` [B, D] over all of their items."""
+        vectors = self._whole(tf.range(self.count, dtype=tf.int64), self.widths[-1])
+        own, scale = (inputs.item, inputs.present, inputs.weight), self.towers.scale()
+        cut = self.towers.candidate_tower.cut
+        losses = [
+            user_softmax(cut(query, width) * scale, cut(vectors, width), *own, half=self.half) for width in self.widths
+        ]
+        return tf.add_n(losses) / len(losses)
 
     def after_epoch(self, epoch: int, batches: Iterable[Batch]) -> dict[str, float]:
         """Updates what changes between epochs; returns values for the log.

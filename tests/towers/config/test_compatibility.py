@@ -65,6 +65,7 @@ REFUSED += [
     for key, value in {"impression_weight": 2.0, "impression_request": "page"}.items()
 ]
 EXCLUDED = {"name": "sampled_softmax", "positive": "excluded"}
+PER_USER = {"name": "full_softmax", "per_user": True}
 REFUSED += [
     (
         {"loss": {"name": "triplet"}, "model": {"temperature_trainable": True}},
@@ -94,6 +95,19 @@ REFUSED += [
         {"loss": {"name": "full_softmax", "label_shares": "weight"}},
         "loss.label_shares: one positive has the whole label",
         "set positives_per_query",
+    ),
+    (
+        {"loss": {"name": "full_softmax", "per_user": True, "positives_per_query": 2}},
+        "loss.positives_per_query: with loss.per_user",
+        "leave it out",
+    ),
+    ({"loss": PER_USER, "train": {"recency": 2.0}}, "train.recency: with loss.per_user", "leave it out"),
+    ({"loss": PER_USER, "train": {"weighted": True}}, "train.weighted: with loss.per_user", "leave it out"),
+    ({"loss": PER_USER | {"bottleneck": 0.1}}, "loss.bottleneck: with loss.per_user", "leave it out"),
+    (
+        {"task": "similarity", "loss": PER_USER, "similarity": {"column": "g"}},
+        "loss.per_user: task = 'similarity' has no users",
+        "leave it out",
     ),
     (
         {"loss": {"name": "bsl", "positive_group": "batch", "positives_per_query": 2}},

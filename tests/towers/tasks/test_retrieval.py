@@ -289,6 +289,23 @@ def test_full_softmax_takes_a_label_distribution_over_the_positives(shares: str)
     assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+@pytest.mark.parametrize("widths", [(), (4,)], ids=["whole", "cut, too"])
+def test_of_whole_users_no_item_is_a_negative_of_another(widths: tuple[int, ...]) -> None:
+    loss = {"name": "full_softmax", "per_user": True, "matryoshka": widths}
+    task, _ = built(loss=loss)
+    batch = built(loss={"name": "full_softmax", "positives_per_query": 3})[1]
+    losses = []
+    for width in (*widths, 8):
+        query = task.towers.query_tower.cut(task.towers.query_tower(batch.query), width).numpy()
+        items = task.towers.candidate_tower.cut(task.towers.candidate_tower(task.features_of(np.arange(30))), width)
+        logits = query @ items.numpy().T / 0.2
+        for b, (own, there) in enumerate(zip(batch.item.numpy(), batch.present.numpy(), strict=True)):
+            taken = set(own[there].tolist())
+            others = sum(np.exp(logits[b, j]) for j in range(30) if j not in taken)
+            losses.append(np.mean([np.log(np.exp(logits[b, y]) + others) - logits[b, y] for y in taken]))
+    assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
+
+
 @pytest.mark.parametrize("kind", ["history", "sequence"])
 @pytest.mark.parametrize("with_id", [False, True])
 def test_the_scores_of_a_whole_batch_are_never_in_memory(kind: str, with_id: bool) -> None:

@@ -1,0 +1,93 @@
+"""The softmax of whole users in one pass, against the formula by slow loops in float64."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+import towers.losses.blockwise_softmax
+from towers.losses.user_softmax import user_softmax
+
+USERS, ITEMS, WIDTH, LONGEST = 9, 7, 3, 8
+
+
+def users(seed: int = 0) -> tuple[np.ndarray, ...]:
+    """Queries, vectors, weights, lists of items with repeats, and which of these are there: the last user has all."""
+    rng = np.random.default_rng(seed)
+    item = rng.integers(0, ITEMS, (USERS, LONGEST))
+    present = np.arange(LONGEST) < rng.integers(1, LONGEST, USERS)[:, np.newaxis]
+    item[-1], present[-1] = [*range(ITEMS), 0], True
+    return (
+        rng.normal(size=(USERS, WIDTH)),
+        rng.normal(size=(ITEMS, WIDTH)),
+        rng.uniform(0.5, 2, USERS),
+        item,
+        present,
+    )
+
+
+def slow(query: np.ndarray, vector: np.ndarray, weight: np.ndarray, item: np.ndarray, present: np.ndarray) -> float:
+    total = 0.0
+    for u in range(len(query)):
+        own = {int(each) for each, there in zip(item[u], present[u], strict=True) if there}
+        scores = vector @ query[u]
+        others = sum(np.exp(scores[j]) for j in range(len(vector)) if j not in own)
+        total += weight[u] * np.mean([np.log(np.exp(scores[y]) + others) - scores[y] for y in own])
+    return total
+
+
+def fast(parts: tuple[np.ndarray, ...]) -> tuple[float, np.ndarray, np.ndarray]:
+    """The loss and its gradients."""
+    query, vector, weight = (tf.constant(each, tf.float32) for each in parts[:3])
+    with tf.GradientTape() as tape:
+        tape.watch([query, vector])
+        loss = user_softmax(query, vector, tf.constant(parts[3]), tf.constant(parts[4]), weight)
+    return float(loss), *(np.asarray(each) for each in tape.gradient(loss, [query, vector]))
+
+
+@pytest.mark.parametrize("block", [2, 100])
+def test_the_loss_is_the_formula_and_the_gradients_are_its_slopes(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(towers.losses.blockwise_softmax, "FEWEST", block)
+    monkeypatch.setattr(towers.losses.blockwise_softmax, "SCORES", 1)
+    parts = users()
+    loss, *gradients = fast(parts)
+    assert loss == pytest.approx(slow(*parts), rel=1e-5)
+    for place, gradient in enumerate(gradients):
+        for row, column in np.ndindex(gradient.shape):
+            ends = []
+            for step in (1e-6, -1e-6):
+                moved = [each.copy() for each in parts]
+                moved[place][row, column] += step
+                ends.append(slow(*moved))
+            assert gradient[row, column] == pytest.approx((ends[0] - ends[1]) / 2e-6, rel=1e-3, abs=1e-5)
+
+
+def test_a_user_who_took_everything_learns_nothing() -> None:
+    parts = tuple(each[-1:] if len(each) == USERS else each for each in users())
+    loss, *gradients = fast(parts)
+    assert loss == 0 and not any(gradient.any() for gradient in gradients)
+
+
+def test_a_user_of_one_item_has_the_full_softmax() -> None:
+    query, vector, weight, *_ = users(1)
+    item = np.arange(USERS)[:, np.newaxis] % ITEMS
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(item[:, 0], query @ vector.T)
+    loss = fast((query, vector, weight, item, np.ones(item.shape, bool)))[0]
+    assert loss == pytest.approx(float(tf.reduce_sum(losses * weight)), rel=1e-5)
+
+
+def test_it_compiles_with_xla() -> None:
+    query, vector, weight, item, present = users()
+    floats = [tf.constant(each, tf.float32) for each in (query, vector, weight)]
+    compiled = tf.function(
+        lambda q, v, w: user_softmax(q, v, tf.constant(item), tf.constant(present), w), jit_compile=True
+    )
+    assert float(compiled(*floats)) == pytest.approx(slow(query, vector, weight, item, present), rel=1e-5)
+
+
+def test_in_bfloat16_it_is_close() -> None:
+    query, vector, weight, item, present = users()
+    floats = [tf.constant(each, tf.float32) for each in (query, vector)]
+    own = tf.constant(item), tf.constant(present), tf.constant(weight, tf.float32)
+    assert float(user_softmax(*floats, *own, half=True)) == pytest.approx(
+        slow(query, vector, weight, item, present), rel=2e-2
+    )
