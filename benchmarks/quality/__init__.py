@@ -15,6 +15,7 @@ MEASURES = {
     "beauty_s3rec": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_categories": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_categories_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
+    "beauty_s3rec_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "cold_start": ("benchmarks.quality.cold_start",),
     "demo": ("benchmarks.quality.demo", "pipelines.cli.demo", "towers/recipes/default.toml"),

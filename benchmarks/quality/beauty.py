@@ -187,7 +187,7 @@ def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) ->
 
 
 def by_hand(file: Path, bundle: Bundle) -> dict[str, float]:
-    """The figures from the lines of the file, pairs or sequences, and the vectors of the bundle, as a person counts."""
+    """The figures from the lines of the file, pairs or sequences, and from the bundle's vectors and prior, by formula."""
     taken: dict[str, list[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         user, *items = line.split()
@@ -198,6 +198,10 @@ def by_hand(file: Path, bundle: Bundle) -> dict[str, float]:
         block = users[begin : begin + USERS]
         vectors = bundle.query_vectors[[bundle.query_rows[user] for user in block]]
         scores = vectors @ np.asarray(bundle.item_vectors).T
+        if bundle.item_prior is not None and (prior := bundle.manifest.prior) is not None:
+            now, past = np.asarray(bundle.item_prior).T
+            lengths = np.array([len(taken[user]) - 1 for user in block])
+            scores += np.maximum(prior.now + prior.length * np.log1p(lengths), 0)[:, None] * now - prior.past * past
         for row, user in enumerate(block):
             *earlier, target = taken[user]
             scores[row, [bundle.item_rows[item] for item in earlier if item in bundle.item_rows]] = -np.inf

@@ -217,6 +217,12 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         published_by="eSASRec / SASRec with sampled softmax",
         command="quality.beauty --set beauty-s3rec",
     ),
+    "beauty_s3rec_taught": partial(
+        beauty,
+        what="Three teachers of 128 numbers, ids alone, settings by `towers tune`, the Beauty of 12,101 items",
+        published_by="eSASRec / SASRec with sampled softmax",
+        command="quality.beauty --set beauty-s3rec --teachers 3",
+    ),
     "beauty_s3rec_categories": partial(
         beauty,
         what="With the items' categories, the Beauty of 12,101 items",

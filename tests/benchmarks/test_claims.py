@@ -58,6 +58,7 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "beauty_s3rec": next_item("beauty-s3rec"),
     "beauty_s3rec_categories": next_item("beauty-s3rec"),
     "beauty_s3rec_categories_taught": next_item("beauty-s3rec"),
+    "beauty_s3rec_taught": next_item("beauty-s3rec"),
     "beauty_taught": next_item("beauty"),
     "bulk_recall": bulk_recall,
     "evaluation": lambda result: full_evaluation.judged(result["worlds"]),
