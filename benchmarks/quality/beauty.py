@@ -187,7 +187,7 @@ def trained(chosen: Set, data: Path, work: Path, seed: int, variant: Variant) ->
 
 
 def by_hand(file: Path, bundle: Bundle) -> dict[str, float]:
-    """The figures from the lines of the file, pairs or sequences, and from the bundle's vectors and prior, by formula."""
+    """The figures from the lines of the file, pairs or sequences, and the bundle's vectors and prior, by formula."""
     taken: dict[str, list[str]] = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         user, *items = line.split()

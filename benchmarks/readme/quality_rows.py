@@ -101,11 +101,8 @@ def quality(result: Result, what: str, name: str, split: str, on_validation: str
 
 def beauty(result: Result, *, what: str, published_by: str, command: str) -> Rows:
     figures, published, seeds = result["figures"].values(), result["published"].values(), len(result["runs"])
-    told = several([each["mean"] for each in figures], ".4f")
-    if seeds > 1:
-        told += f", mean of {seeds} seeds, {several([each['spread'] for each in figures], '.4f')} from least to most"
-    else:
-        told += ", one seed"
+    spread = f"mean of {seeds} seeds, {several([each['spread'] for each in figures], '.4f')} from least to most"
+    told = f"{several([each['mean'] for each in figures], '.4f')}, {spread if seeds > 1 else 'one seed'}"
     # The report fits its baselines on both splits; our model, by the protocol, is trained on the first alone.
     knn = [result["runs"][0]["metrics"]["item_knn"][figure]["value"] for figure in result["figures"]]
     return [
@@ -151,9 +148,8 @@ def timed(result: Result) -> Rows:
                 f"{means['model']}; the baseline with the best recall@20 on validation {means['strongest baseline']}; "
                 f"ahead of it by {ahead}; the best single baseline of each figure on the test {best}"
             )
-            rows.append(
-                (f"{TIMED_SETS[name]}, {models[model]}: recall@20 / NDCG@20", figure, "quality.timed --work DIR")
-            )
+            what = f"{TIMED_SETS[name]}, {models[model]}: recall@20 / NDCG@20"
+            rows.append((what, figure, "quality.timed --work DIR"))
     return rows
 
 
