@@ -24,7 +24,7 @@ BASE = (*ONCE, *EVENTS, "train.epochs=12")
 AS_IT_IS, PUBLISHED = "the recipe at a rate of 0.001", "the published recipe, 40 epochs"
 LEVERS: dict[str, tuple[str, ...]] = {
     AS_IT_IS: BASE,
-    "all items as candidates, `full_softmax`": (*BASE, "loss.name=full_softmax", "sampler="),
+    "all items as candidates, `full_softmax`": (*BASE, "loss.name=full_softmax", "loss.known_positives=", "sampler="),
     PUBLISHED: (
         *ONCE,
         *EVENTS,
@@ -33,6 +33,7 @@ LEVERS: dict[str, tuple[str, ...]] = {
         "train.balance=0",
         "loss.known_positives=0",
         "sampler.name=uniform",
+        "sampler.parts=",
         "sampler.negatives=800",
         "optimizer.learning_rate=0.0001",
         "optimizer.average=0",

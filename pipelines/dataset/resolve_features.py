@@ -46,6 +46,12 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
             _check(f"features.{side}.{name}", name, feature, side, dataset)
             for column in getattr(feature, "item_features", ()):
                 _check_item_column(f"features.{side}.{name}.item_features", column, sides.candidate or {}, dataset)
+    wrong = [f"features.query.{name}" for name, each in (sides.query or {}).items() if _of_event(name, each, dataset)]
+    if config.loss.of_users and wrong:
+        raise ConfigError(
+            f"{', '.join(wrong)}: no feature of a whole user, it differs from event to event, and with loss.per_user a "
+            "user is one example; leave it out, or set loss.per_user = false"
+        )
     if similarity:
         _check_unlabelled(config, sides.candidate or {})
     return config.model_copy(update={"features": sides})
@@ -85,9 +91,21 @@ def request_of(config: Config) -> str | None:
 
 
 def derived_query(config: Config, dataset: Dataset) -> dict[str, Feature]:
-    """Derives the query features; the name of a request is none."""
+    """Derives the query features; the name of a request is none, nor is what differs from event to event for users."""
     derived = derive(dataset, "query").items()
-    return {name: each for name, each in derived if column_of(name, each) != request_of(config)}
+    kept = {name: each for name, each in derived if column_of(name, each) != request_of(config)}
+    of_users = config.loss.of_users
+    return {name: each for name, each in kept.items() if not (of_users and _of_event(name, each, dataset))}
+
+
+def _of_event(name: str, feature: Feature, dataset: Dataset) -> bool:
+    """Whether a query feature differs between the events of one user."""
+    if feature.kind == "neighbours":
+        return feature.window == "earlier"
+    manifest = dataset.manifest
+    column = column_of(name, feature)
+    context = bool(feature.reads) and column in manifest.event_columns and column not in manifest.user_columns
+    return context or feature.kind in ("history", "sequence", "hour", "weekday")
 
 
 def _derived_candidate(config: Config, dataset: Dataset) -> dict[str, Feature]:

@@ -17,6 +17,7 @@ from towers.errors import ConfigError
 Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
+OF_USERS = ("ids", "graph")  # families whose query is the same in all events of a user
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
 
 
@@ -187,7 +188,8 @@ class FixedSettings:
 
     def families(self, found: Sequence[Family], traits: Traits) -> list[Family]:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
-        free = [replace(each, settings=self._free(each, traits)) for each in found]
+        fitting = [each for each in found if not self.config.loss.of_users or each.name in OF_USERS]
+        free = [replace(each, settings=self._free(each, traits)) for each in fitting]
         if "features" in self.raw:
             own = starts(GIVEN, traits, free[0].starts[0]["dimension"])
             free = [Family(GIVEN, free[0].settings, own + tuple(start for family in free for start in family.starts))]
@@ -198,8 +200,10 @@ class FixedSettings:
     def sections(self, family: str, point: Point, traits: Traits) -> Raw:
         """Returns a point's sections with the fixed settings applied."""
         raw = sections("ids" if family == GIVEN else family, point, traits)
-        if self.config.loss.graded:  # an event's weight is its label, and weighs nothing
-            raw["train"] = {name: value for name, value in raw["train"].items() if name not in ("balance", "recency")}
+        loss = self.config.loss
+        # An event's weight is its label, and weighs nothing; of whole users none is early or late.
+        useless = ("balance", "recency") if loss.graded else ("recency",) if loss.of_users else ()
+        raw["train"] = {name: value for name, value in raw["train"].items() if name not in useless}
         for name, section in self.raw.items():
             whole = name in ONE_CHOICE or not isinstance(section, Mapping)
             raw[name] = section if whole else raw.get(name, {}) | section

@@ -6,12 +6,13 @@ from types import ModuleType
 import pytest
 
 from benchmarks.harness import pages
-from benchmarks.harness.machine import load, origin
+from benchmarks.harness.machine import ROOT, load, origin
 from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.pages import DOCS, source, with_sources
 from benchmarks.levers import ease, item_start, ml_1m, sequences
 from benchmarks.levers.changes import with_table
 from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
+from towers.config.recipe import load_config
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
@@ -24,6 +25,11 @@ def test_the_tables_are_those_of_the_results(page: Path) -> None:
 def test_the_table_of_levers_is_that_of_the_result(levers: ModuleType) -> None:
     text = levers.PAGE.read_text(encoding="utf-8")
     assert with_table(text, levers.NAME, levers.METRIC) == text, "the benchmark writes it"
+
+
+@pytest.mark.parametrize("lever", [*ml_1m.LEVERS.values(), ease.SETTINGS], ids=[*ml_1m.LEVERS, "ease"])
+def test_the_settings_of_each_lever_make_a_recipe(lever: tuple[str, ...]) -> None:
+    load_config(ROOT / ml_1m.RECIPE, lever)
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)

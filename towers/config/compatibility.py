@@ -216,11 +216,16 @@ def _users(config: "Config") -> Iterator[str]:
         return
     if config.task != "retrieval":
         yield "loss.per_user: task = 'similarity' has no users; leave it out"
-    for section, keys in (
-        ("loss", ("block", "label_smoothing", "positives_per_query", "label_shares", "bottleneck")),
-        ("train", ("weighted", "recency")),
+    whole, term = "an example is a user and all their items", "its softmax has no such term"
+    for section, key, reason in (
+        ("loss", "positives_per_query", whole),
+        ("loss", "label_shares", whole),
+        ("loss", "block", "the scores are computed for a block of users at a time, not of items"),
+        ("loss", "label_smoothing", term),
+        ("loss", "bottleneck", term),
+        ("train", "weighted", whole),
+        ("train", "recency", whole),
     ):
         settings = getattr(config, section)
-        for key in keys:
-            if getattr(settings, key) != type(settings).model_fields[key].default:
-                yield f"{section}.{key}: with loss.per_user an example is a user and all their items; leave it out"
+        if getattr(settings, key) != type(settings).model_fields[key].default:
+            yield f"{section}.{key}: with loss.per_user {reason}; leave it out"

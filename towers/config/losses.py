@@ -60,7 +60,7 @@ class FullSoftmax(Loss):
                     "pair"
                 )
             return
-        if self.label_shares != "equal" and self.positives_per_query == 1:
+        if self.label_shares != "equal" and self.positives_per_query == 1 and not self.per_user:
             yield "loss.label_shares: one positive has the whole label; set positives_per_query, or leave it out"
         for name, feature in (recipe.features.candidate or {}).items():
             if feature.mask_share:

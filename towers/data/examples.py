@@ -19,7 +19,6 @@ from towers.data.history import targets
 from towers.data.impressions import NO_ITEM, Impressions
 from towers.data.item_ranks import ItemRanks
 from towers.data.shuffle import order_key, shuffled
-from towers.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -126,6 +125,8 @@ class Examples:
 
         Whether a negative may equal a positive is `remove_accidental_hits`'s to say.
         """
+        if not self._width:
+            return np.zeros((len(example), 0), np.int64)
         start, end = _range_of_user(self.events, example)
         first = np.maximum(start, np.minimum(example - self._width // 2, end - self._width - 1))
         places = first[:, None] + np.arange(self._width)
@@ -153,21 +154,9 @@ class Examples:
 class UserExamples(Examples):
     """The batches of whole users: each is one example an epoch, all their items its positives.
 
-    `positives` is `longest`: the others have their lists padded.
-    With balance b an example of a user with n events weighs n^(1 - b), as much as n examples of one event.
-
-    Raises:
-        ConfigError: a feature of the query is of the event.
+    `positives` is `longest`: the others have their lists padded. The query features must be of the user, not
+    of an event. With balance b an example of a user with n events weighs n^(1 - b), as much as n examples of one event.
     """
-
-    def __post_init__(self) -> None:
-        tables = self.tables
-        earlier = [name for name, graph in tables.neighbours.items() if not graph.others]
-        for name in (*tables.context, *tables.clocks, *tables.histories, *tables.sequences, *earlier):
-            raise ConfigError(
-                f"features.query.{name}: differs from event to event, and with loss.per_user a user is one example; "
-                "leave it out, or set loss.per_user = false"
-            )
 
     def __len__(self) -> int:
         return len(self._firsts)

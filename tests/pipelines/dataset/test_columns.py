@@ -443,6 +443,32 @@ def test_a_change_that_the_data_set_cannot_follow_is_refused(made: Path, overrid
         derived(made, override)
 
 
+PER_USER = ("loss.name=full_softmax", "loss.per_user=true")
+
+
+def test_of_a_whole_user_no_feature_is_derived_that_differs_from_event_to_event(made: Path) -> None:
+    of_events = {"history", "device", "hour_of_day"}  # the last two are the events' own columns
+    assert derived(made).keys() - derived(made, *PER_USER).keys() == of_events
+
+
+def test_a_feature_that_differs_from_event_to_event_is_refused_of_a_whole_user(made: Path) -> None:
+    wrong = {
+        "past": {"kind": "history"},
+        "attended": {"kind": "sequence"},
+        "hour": {"kind": "hour"},
+        "earlier": {"kind": "neighbours", "window": "earlier"},
+        "device": {"kind": "multi"},
+    }
+    right = {"born": {"kind": "numeric"}, "taken": {"kind": "neighbours", "window": "all"}}
+    loss = {"loss": {"name": "full_softmax", "per_user": True}}
+    data = Dataset.open(made / "out-csv")
+    with pytest.raises(ConfigError) as error:
+        check.check_recipe(parse_config(loss | {"features": {"query": wrong | right}}), data)
+    names, _, _ = str(error.value).partition(": ")
+    assert names == ", ".join(f"features.query.{name}" for name in wrong)
+    assert check.check_recipe(parse_config(loss | {"features": {"query": right}}), data).features.query is not None
+
+
 def test_an_error_lists_the_derived_features_alone_and_advises_on_kinds_only_for_a_new_one(made: Path) -> None:
     there = ", ".join(derived(made))
     # The recipe's own additions come first, and are none of the derived.

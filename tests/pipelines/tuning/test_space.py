@@ -244,6 +244,17 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
         parse_config(raw)
 
 
+def test_of_whole_users_it_searches_what_fits_them() -> None:
+    fixed = FixedSettings(parse_config({"loss": {"name": "full_softmax", "per_user": True}}))
+    for traits in TRAITS:
+        found = fixed.families(families(traits, (64,)), traits)
+        assert [family.name for family in found] == ["ids", "graph"]
+        for family in found:
+            assert "recency" not in family.settings
+            for start in family.starts:
+                parse_config(fixed.sections(family.name, start, traits))
+
+
 def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
     given = {"query": {"derive": True, "age": False, "history": {"max_length": 5}}}
     fixed = FixedSettings(parse_config({"features": given}))

@@ -103,7 +103,12 @@ REFUSED += [
     ),
     ({"loss": PER_USER, "train": {"recency": 2.0}}, "train.recency: with loss.per_user", "leave it out"),
     ({"loss": PER_USER, "train": {"weighted": True}}, "train.weighted: with loss.per_user", "leave it out"),
-    ({"loss": PER_USER | {"bottleneck": 0.1}}, "loss.bottleneck: with loss.per_user", "leave it out"),
+    (
+        {"loss": PER_USER | {"bottleneck": 0.1}},
+        "loss.bottleneck: with loss.per_user its softmax has no",
+        "leave it out",
+    ),
+    ({"loss": PER_USER | {"block": 9}}, "loss.block: with loss.per_user the scores are computed", "leave it out"),
     (
         {"task": "similarity", "loss": PER_USER, "similarity": {"column": "g"}},
         "loss.per_user: task = 'similarity' has no users",

@@ -1,15 +1,12 @@
 """Batches of whole users, against loops over the events."""
 
-from typing import Any
-
 import numpy as np
 import pytest
 
 from towers.data.events import Events
 from towers.data.examples import UserExamples, longest
-from towers.data.feature_tables import FeatureTables, HistoryTable
+from towers.data.feature_tables import FeatureTables
 from towers.data.item_ranks import ItemRanks
-from towers.errors import ConfigError
 
 ITEM = np.array([5, 3, 4, 5, 1, 2, 0], np.int32)
 LISTS = {0: {3, 4, 5}, 1: {1}, 3: {0, 2}}  # user 2 has no event
@@ -23,10 +20,8 @@ def events_of(*, timed: bool) -> Events:
     return Events(user, ITEM, offsets, time, ends) if timed else Events(user, ITEM, offsets)
 
 
-def examples_of(events: Events, balance: float = 0.0, **tables: Any) -> UserExamples:
-    features = FeatureTables(
-        {"user_id": np.arange(4, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)}, **tables
-    )
+def examples_of(events: Events, balance: float = 0.0) -> UserExamples:
+    features = FeatureTables({"user_id": np.arange(4, dtype=np.int32)}, {"item_id": np.arange(6, dtype=np.int32)})
     return UserExamples(
         events, features, ItemRanks.of(events.item, 6), 1, seed=2, balance=balance, positives=longest(events)
     )
@@ -51,18 +46,3 @@ def test_an_example_weighs_as_much_as_the_user_s_events() -> None:
     examples = examples_of(events_of(timed=False), balance=0.5)
     weights = {int(each.user[0]): float(each.weight[0]) for each in (examples.batch(0, step) for step in range(3))}
     assert weights == pytest.approx({0: 2.0, 1: 1.0, 3: 2**0.5})
-
-
-@pytest.mark.parametrize(
-    "tables",
-    [
-        {"context": {"hour_of": np.zeros(7, np.int32)}},
-        {"clocks": {"hour_of": "hour"}},
-        {"histories": {"hour_of": HistoryTable(np.arange(6, dtype=np.int32), 3)}},
-        {"neighbours": {"hour_of": HistoryTable(np.arange(6, dtype=np.int32), 3)}},
-    ],
-    ids=["context", "clock", "history", "earlier neighbours"],
-)
-def test_a_feature_of_the_event_is_refused(tables: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"features\.query\.hour_of: differs from event to event.*loss\.per_user"):
-        examples_of(events_of(timed=True), **tables)

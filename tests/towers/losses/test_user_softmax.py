@@ -75,19 +75,28 @@ def test_a_user_of_one_item_has_the_full_softmax() -> None:
     assert loss == pytest.approx(float(tf.reduce_sum(losses * weight)), rel=1e-5)
 
 
-def test_it_compiles_with_xla() -> None:
-    query, vector, weight, item, present = users()
-    floats = [tf.constant(each, tf.float32) for each in (query, vector, weight)]
-    compiled = tf.function(
-        lambda q, v, w: user_softmax(q, v, tf.constant(item), tf.constant(present), w), jit_compile=True
-    )
-    assert float(compiled(*floats)) == pytest.approx(slow(query, vector, weight, item, present), rel=1e-5)
+def test_it_compiles_with_xla_with_its_gradients() -> None:
+    parts = users()
+    query, vector, weight = (tf.constant(each, tf.float32) for each in parts[:3])
+
+    @tf.function(jit_compile=True)
+    def compiled(query: tf.Tensor, vector: tf.Tensor) -> tuple[tf.Tensor, list[tf.Tensor]]:
+        with tf.GradientTape() as tape:
+            tape.watch([query, vector])
+            loss = user_softmax(query, vector, tf.constant(parts[3]), tf.constant(parts[4]), weight)
+        return loss, tape.gradient(loss, [query, vector])
+
+    loss, gradients = compiled(query, vector)
+    wanted = fast(parts)
+    assert float(loss) == pytest.approx(slow(*parts), rel=1e-5)
+    for gradient, expected in zip(gradients, wanted[1:], strict=True):
+        np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_in_bfloat16_it_is_close() -> None:
+def test_in_bfloat16_it_is_close_and_not_the_same() -> None:
     query, vector, weight, item, present = users()
     floats = [tf.constant(each, tf.float32) for each in (query, vector)]
     own = tf.constant(item), tf.constant(present), tf.constant(weight, tf.float32)
-    assert float(user_softmax(*floats, *own, half=True)) == pytest.approx(
-        slow(query, vector, weight, item, present), rel=2e-2
-    )
+    rounded = float(user_softmax(*floats, *own, half=True))
+    assert rounded == pytest.approx(slow(query, vector, weight, item, present), rel=2e-2)
+    assert rounded != float(user_softmax(*floats, *own))

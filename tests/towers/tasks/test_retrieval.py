@@ -306,6 +306,20 @@ def test_of_whole_users_no_item_is_a_negative_of_another(widths: tuple[int, ...]
     assert float(task.compute_loss(batch)) == pytest.approx(np.mean(losses), rel=1e-5)
 
 
+def test_of_whole_users_the_temperature_learns() -> None:
+    task, _ = built(loss={"name": "full_softmax", "per_user": True}, model={"temperature_trainable": True})
+    batch = built(loss={"name": "full_softmax", "positives_per_query": 3})[1]
+    drift, ends = task.towers.drift, []
+    with tf.GradientTape() as tape:
+        value = task.compute_loss(batch)
+    slope = float(tape.gradient(value, drift))
+    for step in (1e-2, -1e-2):
+        drift.assign(step)
+        ends.append(float(task.compute_loss(batch)))
+    assert slope == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=1e-2)
+    assert abs(slope) > 1e-3
+
+
 @pytest.mark.parametrize("kind", ["history", "sequence"])
 @pytest.mark.parametrize("with_id", [False, True])
 def test_the_scores_of_a_whole_batch_are_never_in_memory(kind: str, with_id: bool) -> None:
