@@ -367,6 +367,7 @@ def test_texts_that_look_like_lists(texts: list[str | None], separator: str | No
 PART = st.text("ab", min_size=1, max_size=1)
 
 
+@pytest.mark.long
 @settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lists=st.lists(st.lists(PART, max_size=3), min_size=2, max_size=8),

@@ -158,6 +158,7 @@ def test_a_user_who_has_seen_everything_breaks_nothing() -> None:
     assert all(map(math.isfinite, (found.now, found.past, found.length, exponent)))
 
 
+@pytest.mark.long
 def test_a_sample_of_the_items_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     held, vectors, shares = drawn(3_000, 600, Prior(0.9, 0.5), exponent=0.5, scale=1.2)
     whole, _ = fit(held, vectors, shares, (0.5, 0.5))

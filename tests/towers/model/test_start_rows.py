@@ -76,6 +76,7 @@ def table_of(model: TwoTower) -> np.ndarray:
     return rows
 
 
+@pytest.mark.long
 @given(st.lists(st.lists(st.integers(0, N - 1), max_size=9), min_size=1, max_size=8), st.integers(1, 4))
 def test_rows_are_the_factors_of_the_information_as_long_as_before(lists: list[list[int]], window: int) -> None:
     events, tables = world(lists)
