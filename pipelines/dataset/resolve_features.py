@@ -92,18 +92,18 @@ def request_of(config: Config) -> str | None:
 
 def derived_query(config: Config, dataset: Dataset) -> dict[str, Feature]:
     """Derives the query features; the name of a request is none, nor is what differs from event to event for users."""
-    derived = derive(dataset, "query").items()
-    kept = {name: each for name, each in derived if column_of(name, each) != request_of(config)}
-    of_users = config.loss.of_users
-    return {name: each for name, each in kept.items() if not (of_users and _of_event(name, each, dataset))}
+    request = request_of(config)
+    kept = {name: each for name, each in derive(dataset, "query").items() if column_of(name, each) != request}
+    if config.loss.of_users:
+        kept = {name: each for name, each in kept.items() if not _of_event(name, each, dataset)}
+    return kept
 
 
 def _of_event(name: str, feature: Feature, dataset: Dataset) -> bool:
     """Whether a query feature differs between the events of one user."""
     if feature.kind == "neighbours":
         return feature.window == "earlier"
-    manifest = dataset.manifest
-    column = column_of(name, feature)
+    column, manifest = column_of(name, feature), dataset.manifest
     context = bool(feature.reads) and column in manifest.event_columns and column not in manifest.user_columns
     return context or feature.kind in ("history", "sequence", "hour", "weekday")
 

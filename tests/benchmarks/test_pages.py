@@ -29,7 +29,9 @@ def test_the_table_of_levers_is_that_of_the_result(levers: ModuleType) -> None:
 
 @pytest.mark.parametrize("lever", [*ml_1m.LEVERS.values(), ease.SETTINGS], ids=[*ml_1m.LEVERS, "ease"])
 def test_the_settings_of_each_lever_make_a_recipe(lever: tuple[str, ...]) -> None:
-    load_config(ROOT / ml_1m.RECIPE, lever)
+    config = load_config(ROOT / ml_1m.RECIPE, lever)
+    assert config.optimizer.name == "adam"
+    assert not config.loss.of_users
 
 
 @pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)

@@ -88,7 +88,7 @@ def _impressions(config: "Config") -> Iterator[str]:
             f"take {', '.join(names[:-1])} or {names[-1]}"
         )
     for key in () if loss.impressions else ("impression_weight", "impression_request"):
-        if getattr(loss, key) != type(loss).model_fields[key].default:
+        if loss.differs(key):
             yield f"loss.{key}: only loss.impressions reads it; set that, too, or leave it out"
 
 
@@ -192,7 +192,7 @@ def _teachers(config: "Config") -> Iterator[str]:
     loss, distillation = config.loss, config.distillation
     if not distillation.models:
         for key in ("share", "dimension"):
-            if getattr(distillation, key) != type(distillation).model_fields[key].default:
+            if distillation.differs(key):
                 yield f"distillation.{key}: only distillation.models reads it; set that, too, or leave it out"
         return
     if config.task != "retrieval" or not loss.samples:
@@ -226,6 +226,5 @@ def _users(config: "Config") -> Iterator[str]:
         ("train", "weighted", whole),
         ("train", "recency", whole),
     ):
-        settings = getattr(config, section)
-        if getattr(settings, key) != type(settings).model_fields[key].default:
+        if getattr(config, section).differs(key):
             yield f"{section}.{key}: with loss.per_user {reason}; leave it out"

@@ -204,7 +204,7 @@ class SequenceFeature(OfTaken):
     def conflicts(self, side: Side) -> Iterator[str]:
         """Yields a share of time gaps without them, too."""
         yield from super().conflicts(side)
-        if not self.time_gaps and self.gap_mask_share != type(self).model_fields["gap_mask_share"].default:
+        if not self.time_gaps and self.differs("gap_mask_share"):
             yield "gap_mask_share: only time_gaps = true reads it; leave it out"
 
 

@@ -58,7 +58,7 @@ class DistanceSoftmax(SampledLoss):
         """Yields options of a margin that is not there, or that nothing could estimate."""
         if self.margin != "adaptive":
             for key in ("margin_every", "margin_max"):
-                if getattr(self, key) != DistanceSoftmax.model_fields[key].default:
+                if self.differs(key):
                     yield f"loss.{key}: only margin = 'adaptive' reads it; got margin = {self.margin:g}"
         elif self.margin_every > recipe.train.epochs:
             yield (
@@ -101,7 +101,7 @@ class Triplet(SampledLoss):
                 f"model.similarity: triplet needs 'cosine': {self.on} ranks as the served dot product does only "
                 "between vectors of length one"
             )
-        if not self.smooth and self.scale != Triplet.model_fields["scale"].default:
+        if not self.smooth and self.differs("scale"):
             yield "loss.scale: only smooth = true reads it; leave it out, or set loss.smooth = true"
         everything = recipe.task == "similarity" and recipe.similarity.against == "items" and self.mining != "hardest"
         if everything and recipe.train.batch_size > MOST_TRIPLETS:

@@ -31,3 +31,7 @@ class Section(BaseModel):
 
     # Strict: "3" is not a number and true is not a count.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    def differs(self, key: str) -> bool:
+        """Whether a setting is not its default."""
+        return bool(getattr(self, key) != type(self).model_fields[key].default)

@@ -16,7 +16,7 @@ def task_rules(config: "Config") -> Iterator[str]:
         if similarity.column is not None or similarity.pairs is not None:
             yield "similarity: only task = 'similarity' reads it; set task = 'similarity', or leave the section out"
         for key in ("against", "holdout_share"):
-            if getattr(similarity, key) != type(similarity).model_fields[key].default:
+            if similarity.differs(key):
                 yield f"similarity.{key}: only task = 'similarity' reads it; leave it out"
         if metric.startswith("precision"):
             yield f"train.metric: {metric} is a metric of task = 'similarity'; take recall@k or ndcg@k"

@@ -65,7 +65,7 @@ class Examples:
     @cached_property
     def _width(self) -> int:
         """`known`, or the length of the longest list: with a great L for "all" the rest of each row would be empty."""
-        return min(self.known, int(np.diff(self.events.offsets).max(initial=1)))
+        return min(self.known, longest(self.events))
 
     def chosen(self, epoch: int, steps: range) -> Int64s:
         """The events [S, B] that are the examples of some steps, those of each in rising order."""
@@ -172,9 +172,8 @@ class UserExamples(Examples):
         return self._firsts[super().chosen(epoch, steps)]
 
     def _weight(self, example: Int64s) -> Floats:
-        user = self.events.user[example]
-        count = self.events.offsets[user + 1] - self.events.offsets[user]
-        return super()._weight(example) * count.astype(np.float32)
+        start, end = _range_of_user(self.events, example)
+        return super()._weight(example) * (end - start).astype(np.float32)
 
 
 def longest(events: Events) -> int:

@@ -108,6 +108,16 @@ def summed(block: Callable[[tf.Tensor, int], Block], query: tf.Tensor, vector: t
     )
 
 
+def softmax(scores: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The shares [b, M] of scores [b, M], and the log-sum-exp [b].
+
+    One kernel for maximum, exponential, sum and quotient takes half the time of four. Any share gives the log-sum-exp;
+    the largest is never 0.
+    """
+    shares = tf.nn.softmax(scores)
+    return shares, tf.reduce_max(scores, axis=1) - tf.math.log(tf.reduce_max(shares, axis=1))
+
+
 def softmax_losses(
     query: tf.Tensor, own: tf.Tensor, weight: tf.Tensor, candidates: Candidates, *, half: bool = False
 ) -> tf.Tensor:
@@ -155,10 +165,7 @@ class _Parts(NamedTuple):
         else:
             scores = tf.matmul(tf.concat([query, tf.ones([count, 1])], 1), self.longer, transpose_b=True)
         scores = self.candidates.masked(scores, first)
-        # One kernel for maximum, exponential, sum and quotient takes half the time of four. Any share gives the
-        # log-sum-exp; the largest is never 0.
-        shares = tf.nn.softmax(scores)
-        log_sum = tf.reduce_max(scores, axis=1) - tf.math.log(tf.reduce_max(shares, axis=1))
+        shares, log_sum = softmax(scores)
         above = log_sum - own  # negatives' log-sum-exp over the positives'
         of_own = weight * tf.sigmoid(above)
         of_query = product(shares, vector, half=self.half) * of_own[:, tf.newaxis]

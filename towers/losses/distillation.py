@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from towers.losses.blockwise_softmax import Block, Candidates, summed
+from towers.losses.blockwise_softmax import Block, Candidates, softmax, summed
 from towers.losses.scores import LOWEST, product
 
 HIDDEN = LOWEST / 2  # a score below is masked
@@ -73,8 +73,8 @@ class _Pair(NamedTuple):
         scores = self.candidates.masked(scores, first)
         _, teacher_own, teacher_scores = self._scores(self.teacher, first, count)
         teacher_scores = tf.where(scores > HIDDEN, teacher_scores, LOWEST)
-        shares, share, log_sum = _softmax(scores, own)
-        goals, goal, teacher_log_sum = _softmax(teacher_scores, teacher_own)
+        shares, share, log_sum = _with_own(scores, own)
+        goals, goal, teacher_log_sum = _with_own(teacher_scores, teacher_own)
         # Masked scores are equal, and their goals 0.
         apart = tf.reduce_sum(goals * (teacher_scores - scores), axis=1) + goal * (teacher_own - own)
         loss = tf.reduce_sum(weight * (apart + log_sum - teacher_log_sum))
@@ -90,10 +90,9 @@ class _Pair(NamedTuple):
         return query, tf.slice(side.own, [first], [count]), scores
 
 
-def _softmax(scores: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+def _with_own(scores: tf.Tensor, own: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
     """Shares [b, M] and [b] of candidates and own item, and the log-sum-exp [b] of both."""
-    shares = tf.nn.softmax(scores)
-    of_others = tf.reduce_max(scores, axis=1) - tf.math.log(tf.reduce_max(shares, axis=1))
+    shares, of_others = softmax(scores)
     share = tf.sigmoid(own - of_others)
     log_sum = tf.maximum(own, of_others) + tf.nn.softplus(-tf.abs(own - of_others))
     return shares * (1 - share)[:, tf.newaxis], share, log_sum

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from towers.losses.blockwise_softmax import Block, summed
-from towers.losses.scores import LOWEST, product
+from towers.losses.blockwise_softmax import Block, softmax, summed
+from towers.losses.scores import LOWEST, NO_PLACE, KnownPositives, product
 
 
 def user_softmax(
@@ -32,11 +32,14 @@ def user_softmax(
     without a user's other items in the sum.
     """
 
+    places = tf.range(tf.shape(vector, out_type=tf.int64)[0])
+    own = KnownPositives(tf.where(present, item, NO_PLACE), places)
+
     @tf.custom_gradient
     def total(
         query: tf.Tensor, vector: tf.Tensor
     ) -> tuple[tf.Tensor, Callable[[tf.Tensor], tuple[tf.Tensor, tf.Tensor]]]:
-        found = summed(_Parts(query, vector, tf.where(present, item, -1), weight, half).block, query, vector)
+        found = summed(_Parts(query, vector, own, weight, half).block, query, vector)
         return found.loss, lambda upstream: (upstream * found.of_query, upstream * found.of_vector)
 
     return total(query, vector)
@@ -45,21 +48,16 @@ def user_softmax(
 class _Parts(NamedTuple):
     query: tf.Tensor
     vector: tf.Tensor
-    item: tf.Tensor  # -1 for none
+    own: KnownPositives  # among all items
     weight: tf.Tensor
     half: bool
 
     def block(self, first: tf.Tensor, count: int) -> Block:
-        query, item = (
-            tf.slice(each, tf.stack([first, 0]), [count, each.shape[1] or -1]) for each in (self.query, self.item)
-        )
+        query = tf.slice(self.query, tf.stack([first, 0]), [count, self.query.shape[1]])
         weight = tf.slice(self.weight, [first], [count])
         scores = product(query, self.vector, half=self.half, transpose_b=True)
-        own = _marks(item, scores.shape[1] or tf.shape(scores)[1])
-        # The shares of those that the user did not take; any share gives their log-sum-exp, the largest is never 0.
-        others = tf.where(own, LOWEST, scores)
-        shares = tf.nn.softmax(others)
-        log_sum = tf.reduce_max(others, axis=1) - tf.math.log(tf.reduce_max(shares, axis=1))
+        own = self.own.rows(first, count).hits()
+        shares, log_sum = softmax(tf.where(own, LOWEST, scores))  # of what the user did not take
         above = log_sum[:, tf.newaxis] - scores
         positive = tf.cast(own, scores.dtype)
         of_each = positive * (weight / tf.reduce_sum(positive, axis=1))[:, tf.newaxis]
@@ -71,12 +69,3 @@ class _Parts(NamedTuple):
             tf.zeros([count]),
             product(slope, query, half=self.half, transpose_a=True),
         )
-
-
-def _marks(item: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
-    """Whether each of `count` items is among those of a query [B, L]: bool [B, count]."""
-    batch, size = tf.shape(item, out_type=tf.int64)[0], tf.cast(count, tf.int64)
-    place = tf.range(batch)[:, tf.newaxis] * size + item
-    # Sums skip negative indices.
-    marks = tf.math.unsorted_segment_sum(tf.ones_like(place, tf.float32), tf.where(item < 0, item, place), size * batch)
-    return tf.reshape(marks, tf.stack([batch, size])) > 0
