@@ -13,6 +13,7 @@ from pipelines.rankers.popular import Integers, Lists, Popular
 PENALTY = 300.0
 MAX_ITEMS = 10_000  # the inverse takes half a minute and 2 GB
 BLOCK = 1_024  # queries scored at once
+WIDTH = 256  # of the vectors that hold most of the scores
 
 
 @dataclass(frozen=True)
@@ -63,9 +64,7 @@ def ease_weights(users: Integers, items: Integers, shape: tuple[int, int], penal
     Returns:
         float32 [N, N].
     """
-    taken = sp.csr_array((np.ones(len(items)), (users, items)), shape=shape)
-    taken.sum_duplicates()
-    taken.data[:] = 1
+    taken = _taken(users, items, shape)
     gram = sp.csr_array(taken.T @ taken).toarray()
     gram[np.diag_indices_from(gram)] += penalty
     # Cholesky takes half the work of a general inverse. The matrix is symmetric, so row- or column-major is the same.
@@ -76,3 +75,28 @@ def ease_weights(users: Integers, items: Integers, shape: tuple[int, int], penal
     weights: NDArray[np.float32] = (-inverse / np.diag(inverse)).astype(np.float32)
     weights[np.diag_indices_from(weights)] = 0
     return weights
+
+
+def ease_factors(
+    users: Integers, items: Integers, shape: tuple[int, int], penalty: float
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """The scores of `Ease` for the users that it was fitted on, as products of vectors of at most `WIDTH` numbers.
+
+    Arguments as of `ease_weights`.
+
+    Returns:
+        float32 [users, R] and [N, R]: the best approximation of that rank to ``X B``, of least squared error.
+    """
+    taken, weights = _taken(users, items, shape).astype(np.float32), ease_weights(users, items, shape, penalty)
+    squares = weights.T @ sp.csr_array(taken.T @ taken).toarray() @ weights
+    last = shape[1] - 1
+    _, vectors = scipy.linalg.eigh(squares, subset_by_index=[max(0, last - WIDTH + 1), last], overwrite_a=True)
+    return taken @ (weights @ vectors), vectors
+
+
+def _taken(users: Integers, items: Integers, shape: tuple[int, int]) -> sp.csr_array:
+    """X: 1 where the user took the item."""
+    taken = sp.csr_array((np.ones(len(items)), (users, items)), shape=shape)
+    taken.sum_duplicates()
+    taken.data[:] = 1
+    return taken

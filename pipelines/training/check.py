@@ -13,6 +13,7 @@ from pipelines.dataset.heldout import has_targets
 from pipelines.dataset.leaks import events_read, refuse_leaks
 from pipelines.dataset.popularity import has_windows
 from pipelines.dataset.resolve_features import resolve_features
+from pipelines.rankers.ease import MAX_ITEMS
 from pipelines.service.verify import VERIFY
 from pipelines.training.impressions import refuse_no_impressions
 from pipelines.training.similarity.labels import DEFAULT_METRIC, read_labels
@@ -175,6 +176,15 @@ def _refuse_order(config: Config, data: Dataset) -> Config:
     return config
 
 
+def _refuse_large_ease(config: Config, data: Dataset) -> Config:
+    if config.distillation.ease and data.manifest.items > MAX_ITEMS:
+        raise ConfigError(
+            f"distillation.ease: EASE inverts a matrix of all items, at most {MAX_ITEMS:,}, and the data set has "
+            f"{data.manifest.items:,}; set it to 0"
+        )
+    return config
+
+
 def _resolve_similarity(config: Config, data: Dataset) -> Config:
     """Applies the task's default metric if the recipe names none, and reads the labels once to validate them."""
     if config.task != "similarity":
@@ -230,5 +240,6 @@ CHECKS: tuple[Callable[[Config, Dataset], Config], ...] = (
     refuse_no_impressions,
     _resolve_features,
     _refuse_order,
+    _refuse_large_ease,
     _resolve_similarity,
 )

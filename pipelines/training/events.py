@@ -1,11 +1,12 @@
-"""Builds the training events: joins several splits into one set of files, if wanted with their impressions.
+"""Builds the training events and their batches: joins several splits into one set of files, if wanted with impressions.
 
 The events and their context are memory-mapped or read in blocks, so memory holds one block at most.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,16 @@ import polars as pl
 from pipelines.dataset.arrays import DTYPES, ArrayWriter, map_events, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import user_blocks
+from towers.config.recipe import Config
 from towers.data.events import Events, Int64s
+from towers.data.examples import Examples, UserExamples, longest
+from towers.data.feature_tables import FeatureTables
 from towers.data.history import history_ends
+from towers.data.impressions import Impressions
+from towers.data.item_ranks import ItemRanks
+from towers.data.sequence_examples import SequenceExamples
+from towers.errors import ConfigError
+from towers.ops.replicas import Replicas
 
 
 def training_events(
@@ -41,6 +50,44 @@ def training_events(
     (positives := directory / "positives").mkdir()
     events, context = _joined(dataset, names, directory)
     return replace(events, positives=_joined(dataset, splits, positives, columns=False)[0]), context
+
+
+def training_examples(
+    config: Config,
+    events: Events,
+    tables: FeatureTables,
+    catalogue: ItemRanks,
+    impressions: Impressions | None,
+    replicas: Replicas,
+    *,
+    alone: bool,
+) -> Examples:
+    """Returns the batches of events; whole histories if a feature reads them in order, whole users if the loss does."""
+    kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
+    positives = config.loss.positives
+    if config.loss.of_users:
+        kind, positives = UserExamples, longest(events)
+    examples = kind(
+        events,
+        tables,
+        catalogue,
+        config.train.batch_size,
+        config.train.seed,
+        weighted=config.train.weighted,
+        recency=config.train.recency,
+        balance=config.train.balance,
+        positives=positives,
+        known=getattr(config.loss, "known_positives", 0),
+        impressions=impressions,
+        worker=replicas.rank,
+        workers=replicas.count,
+    )
+    if not len(examples):
+        raise ConfigError(
+            "features.query: no training event has an earlier one of its user whose item has a row (`min_count`), and "
+            "nothing else describes a query"
+        )
+    return examples
 
 
 def _joined(

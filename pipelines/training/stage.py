@@ -6,11 +6,11 @@ Writes `checkpoints/final`, the vocabularies and `stage.json` to a directory. `t
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import polars as pl
 import tensorflow as tf
 
@@ -18,8 +18,9 @@ from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables, refuse_empty_histories
 from pipelines.dataset.vocabulary import feature_count, learn_features
+from pipelines.rankers.ease import ease_factors
 from pipelines.training.earlier_run import CHECKPOINTS, FINAL, RANKS, EarlierRun
-from pipelines.training.events import training_events
+from pipelines.training.events import training_events, training_examples
 from pipelines.training.impressions import impressions_of
 from pipelines.training.prior import kept_prior
 from pipelines.training.progress import fit
@@ -27,13 +28,10 @@ from pipelines.training.similarity.training import Training, similarity_training
 from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
+from towers.config.sections import DistillationConfig
 from towers.data.events import Events
-from towers.data.examples import Examples, UserExamples, longest
-from towers.data.feature_tables import FeatureTables
-from towers.data.impressions import Impressions
 from towers.data.item_ranks import ItemFeatures, ItemRanks
-from towers.data.sequence_examples import SequenceExamples, example_counts
-from towers.errors import ConfigError
+from towers.data.sequence_examples import example_counts
 from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.start_rows import start_rows
@@ -42,7 +40,7 @@ from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
-from towers.tasks.teachers import Teachers
+from towers.tasks.teachers import Factors, Teachers
 from towers.training.checkpoints import keep_state
 from towers.training.trainer import Trainer
 
@@ -192,7 +190,7 @@ def build_training(
     counts = example_counts(events, data.manifest.items, tables) if alone else None
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
     impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
-    examples = _examples(config, events, tables, catalogue, impressions, replicas, alone=alone)
+    examples = training_examples(config, events, tables, catalogue, impressions, replicas, alone=alone)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size
     sampler = build_sampler(config.negatives, catalogue.counts, size, seen) if config.negatives is not None else None
@@ -205,45 +203,17 @@ def build_training(
         connect_graphs(new, tables, [events.past])
         return new
 
-    taught_by = Teachers.read(teachers, untrained, config.distillation.share) if teachers else None
+    distillation = config.distillation
+    factors = _ease(events, catalogue, distillation) if distillation.ease else None
+    taught = bool(teachers) or factors is not None
+    taught_by = Teachers.read(teachers, untrained, distillation.share, factors) if taught else None
     task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
 
 
-def _examples(
-    config: Config,
-    events: Events,
-    tables: FeatureTables,
-    catalogue: ItemRanks,
-    impressions: Impressions | None,
-    replicas: Replicas,
-    *,
-    alone: bool,
-) -> Examples:
-    """Returns the batches; whole histories if a feature reads them in order."""
-    kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
-    positives = config.loss.positives
-    if config.loss.of_users:
-        kind, positives = UserExamples, longest(events)
-    examples = kind(
-        events,
-        tables,
-        catalogue,
-        config.train.batch_size,
-        config.train.seed,
-        weighted=config.train.weighted,
-        recency=config.train.recency,
-        balance=config.train.balance,
-        positives=positives,
-        known=getattr(config.loss, "known_positives", 0),
-        impressions=impressions,
-        worker=replicas.rank,
-        workers=replicas.count,
-    )
-    if not len(examples):
-        raise ConfigError(
-            "features.query: no training event has an earlier one of its user whose item has a row (`min_count`), and "
-            "nothing else describes a query"
-        )
-    return examples
+def _ease(events: Events, catalogue: ItemRanks, settings: DistillationConfig) -> Factors:
+    """EASE of the training events, its scores times their weight."""
+    shape = len(events.offsets) - 1, len(catalogue)
+    users, items = ease_factors(events.user, catalogue.ranks[events.item], shape, settings.ease_penalty)
+    return Factors(users * np.float32(settings.ease), items)

@@ -159,8 +159,8 @@ class Finals:
             return None
         loss = parse_config(self.sections(best.tried)).loss
         count = min(len(best.runs) - 1, int(self._most_epochs(best) / best.best_epoch - TAUGHT_COST))
-        fits = loss.samples and not loss.own_scale and count >= LEAST_TEACHERS
-        return replace(best, teachers=best.runs[1 : count + 1]) if fits else None
+        learns = loss.of_users or (loss.samples and not loss.own_scale)
+        return replace(best, teachers=best.runs[1 : count + 1]) if learns and count >= LEAST_TEACHERS else None
 
     def _again(self, finalist: Finalist, seed: int) -> None:
         """Trains a finalist from scratch, with another seed, a falling rate or teachers, unless it was before."""

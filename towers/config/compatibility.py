@@ -190,19 +190,22 @@ def _optimizer(config: "Config") -> Iterator[str]:
 
 def _teachers(config: "Config") -> Iterator[str]:
     loss, distillation = config.loss, config.distillation
-    if not distillation.models:
-        for key in ("share", "dimension"):
-            if distillation.differs(key):
-                yield f"distillation.{key}: only distillation.models reads it; set that, too, or leave it out"
+    readers = {"share": ("models", "ease"), "dimension": ("models",), "ease_penalty": ("ease",)}
+    for key, of in readers.items():
+        if distillation.differs(key) and not any(getattr(distillation, each) for each in of):
+            names = " or ".join(f"distillation.{each}" for each in of)
+            yield f"distillation.{key}: only {names} reads it; set that, too, or leave it out"
+    if not distillation.on:
         return
-    if config.task != "retrieval" or not loss.samples:
+    asked = "models" if distillation.models else "ease"
+    if config.task != "retrieval" or not (loss.samples or loss.of_users):
         yield (
-            f"distillation.models: {loss.name} scores no sampled candidates, whose order teachers could tell; take "
-            "sampled_softmax or bsl, or set it to 0"
+            f"distillation.{asked}: {loss.name} scores no sampled candidates, whose order teachers could tell; take "
+            "sampled_softmax, bsl, or full_softmax with loss.per_user, or set it to 0"
         )
     elif loss.own_scale:
         yield (
-            f"distillation.models: {loss.name} works on the unscaled similarity, which makes no shares of candidates; "
+            f"distillation.{asked}: {loss.name} works on the unscaled similarity, which makes no shares of candidates; "
             "take sampled_softmax or bsl, or set it to 0"
         )
     if distillation.dimension is not None:

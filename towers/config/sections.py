@@ -155,11 +155,20 @@ class SimilarityConfig(Section):
 
 
 class DistillationConfig(Section):
-    """Teachers: models of the same recipe and other seeds, trained first, whose mean scores the model learns from."""
+    """Teachers: models of the same recipe and other seeds, trained first, and EASE; the model learns their scores."""
 
     models: int = Field(0, ge=0, le=64, description="number of teachers; 0 is off. Each takes as long as a training")
+    ease: NonNegative = Field(
+        0.0, description="weight of the scores of EASE, a linear item-item model, beside the teachers' mean; 0 is off"
+    )
+    ease_penalty: Positive = Field(300.0, description="lambda of EASE, on the squares of its weights")
     share: float = Field(0.5, gt=0, le=1, description="weight of the teachers; the events have the rest")
     dimension: Dimension | None = Field(None, description="of the teachers' vectors; by default model.dimension")
+
+    @property
+    def on(self) -> bool:
+        """Whether there is something to learn from beside the events."""
+        return self.models > 0 or self.ease > 0
 
 
 class OptimizerConfig(Section):

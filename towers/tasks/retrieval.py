@@ -20,14 +20,10 @@ from towers.losses.distillation import Side, distillation
 from towers.losses.full_softmax import full_softmax
 from towers.losses.impressions import own_sum
 from towers.losses.registry import FUNCTIONS, arguments
-from towers.losses.scores import (
-    mean,
-    sqrt_1_minus_cos,
-    without_negatives,
-)
+from towers.losses.scores import mean, sqrt_1_minus_cos, without_negatives
 from towers.losses.softmax import adaptive_margin
 from towers.losses.two_terms import log_z_of
-from towers.losses.user_softmax import user_softmax
+from towers.losses.user_softmax import Teacher, user_softmax
 from towers.model.two_tower import TwoTower
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.sampler import NegativeSampler
@@ -116,11 +112,16 @@ class Retrieval(tfrs.Model):
 
     def _of_users(self, inputs: Batch, query: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the losses of users `query` [B, D] over all of their items."""
-        vectors = self._whole(tf.range(self.count, dtype=tf.int64), self.widths[-1])
+        features = self.features_of(rank := tf.range(self.count, dtype=tf.int64))
+        vectors = self.towers.candidate_tower(features)
         own, scale = (inputs.item, inputs.present, inputs.weight), self.towers.scale()
-        cut = self.towers.candidate_tower.cut
+        cut, teacher = self.towers.candidate_tower.cut, None
+        if self.teachers is not None:
+            asked = tf.ensure_shape(self.teachers.queries(inputs.query, inputs.user), [query.shape[0], None])
+            teacher = Teacher(asked, self.teachers.items(features, rank), self.teachers.share)
         losses = [
-            user_softmax(cut(query, width) * scale, cut(vectors, width), *own, half=self.half) for width in self.widths
+            user_softmax(cut(query, width) * scale, cut(vectors, width), *own, teacher, half=self.half)
+            for width in self.widths
         ]
         return tf.add_n(losses) / len(losses)
 
@@ -176,8 +177,9 @@ class Retrieval(tfrs.Model):
     ) -> list[tf.Tensor]:
         """`totals`, the weighted sum of the losses of each width, with their share of what the teachers say."""
         offset, batch = loss.strength * drawn.candidates.log_q_positive[:, 0], inputs.item.shape[0]
-        features = self.features_of(inputs.item[:, 0]), self.features_of(drawn.candidates.item)
-        goal = teachers.side(inputs.query, *features, offset, batch)
+        asked = tf.ensure_shape(teachers.queries(inputs.query, inputs.user), [batch, None])
+        own, found = (teachers.items(self.features_of(r), r) for r in (inputs.item[:, 0], drawn.candidates.item))
+        goal = Side(asked, tf.reduce_sum(asked * own, axis=1) - offset, found)
         candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(batch))
         query *= self.towers.scale()
         cut, taught = self.towers.candidate_tower.cut, []

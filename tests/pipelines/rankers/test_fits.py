@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from pipelines.rankers import item_knn
-from pipelines.rankers.ease import Ease, ease_weights
+from pipelines.rankers import ease, item_knn
+from pipelines.rankers.ease import Ease, ease_factors, ease_weights
 from pipelines.rankers.item_knn import ItemKnn, history, nearest_items, nearest_of
 
 USERS, ITEMS = 40, 9
@@ -112,6 +112,21 @@ def test_ease_is_the_least_squares_of_each_item_from_the_others(
         X = taken[:, others]
         expected = np.linalg.solve(X.T @ X + penalty * np.eye(ITEMS - 1), X.T @ taken[:, item])
         np.testing.assert_allclose(weights[others, item], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("width", [3, ITEMS, 256])
+def test_factors_are_the_nearest_of_their_width_to_the_scores(
+    events: tuple[np.ndarray, np.ndarray], width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ease, "WIDTH", width)
+    taken = np.zeros((USERS, ITEMS))
+    taken[events] = 1
+    left, sizes, right = np.linalg.svd(taken @ ease_weights(*events, (USERS, ITEMS), 2.0), full_matrices=False)
+    sizes[width:] = 0
+    users, items = ease_factors(*events, (USERS, ITEMS), 2.0)
+    assert users.shape[1] == items.shape[1] == min(width, ITEMS)
+    assert users.dtype == items.dtype == np.float32
+    np.testing.assert_allclose(users @ items.T, (left * sizes) @ right, atol=1e-5)
 
 
 @pytest.mark.parametrize("repeats", [False, True])

@@ -20,6 +20,7 @@ from towers.errors import ConfigError
 ITEM = {"item_id": {"kind": "id"}}
 USER = {"user_id": {"kind": "id"}}
 BOUND = "towers.features.neighbours.MOST_PAIRS"
+EASE = "pipelines.training.check.MAX_ITEMS"
 
 
 @pytest.fixture(scope="module")
@@ -52,6 +53,11 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
         recipe(USER, train={"metric": "recall@9"}),
         "train.metric: recall@9 takes each of the data set's 9 items as found, whatever the model; K must be below 9",
     ),
+    "EASE of too many items": (
+        "many",
+        recipe(USER, distillation={"ease": 1.0}),
+        "distillation.ease: EASE inverts a matrix of all items, at most 8, and the data set has 9; set it to 0",
+    ),
     "no past": ("single", recipe(SEQUENCE), r"features\.query: no training event has an earlier one of its user"),
 }
 
@@ -62,6 +68,7 @@ def test_check_refuses_what_train_refuses(
 ) -> None:
     name, config, message = REFUSED[case]
     monkeypatch.setattr(BOUND, 99 if "bound" in case else 10**6)
+    monkeypatch.setattr(EASE, 8)
     with pytest.raises((ConfigError, DataError), match=message) as checked:
         check.run(config, world / name)
     with pytest.raises(type(checked.value)) as trained:

@@ -21,7 +21,10 @@ from pipelines.training.teachers import TEACHERS, train_teachers
 from tests.support.worlds.interrupted import weights
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
+from towers.data.item_ranks import ItemRanks
 from towers.ops.replicas import Replicas
+from towers.tasks.retrieval import Retrieval
+from towers.tasks.teachers import Teachers
 from towers.training.trainer import Trainer
 
 STAGE = Stage("train", ("train",), validated=True)
@@ -172,6 +175,34 @@ def test_teachers_share_their_batches_among_the_devices_of_the_model(
     config = recipe(1, data={"refit": refit}, train={"epochs": 1})
     train.run(config, dataset, tmp_path / "run", replicas=devices)
     assert [each is devices for each in given] == [True] * (1 + refit)
+
+
+def test_ease_teaches_with_the_scores_of_the_events_that_train(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Teachers] = []
+    retrieval = stage.Retrieval
+
+    def noting(*arguments: Any) -> Retrieval:
+        given.append(arguments[-1])
+        return retrieval(*arguments)
+
+    monkeypatch.setattr(stage, "Retrieval", noting)
+    taught = {"ease": 2.5, "ease_penalty": 7.0, "share": 0.9}
+    train.run(recipe(0, distillation=taught, train={"epochs": 1}), dataset, tmp_path / "run")
+    data = Dataset.open(dataset)
+    for splits, teacher in zip((("train",), ("train", "valid")), given, strict=True):
+        parts = [data.events(name) for name in splits]
+        taken = np.zeros((data.manifest.users, data.manifest.items))
+        for part in parts:
+            taken[part.user, part.item] = 1
+        ranks = ItemRanks.of(np.concatenate([part.item for part in parts]), data.manifest.items)
+        inverse = np.linalg.inv(taken.T @ taken + 7.0 * np.eye(data.manifest.items))
+        weights = -inverse / np.diag(inverse)
+        np.fill_diagonal(weights, 0)
+        users, items = tf.range(data.manifest.users), tf.range(len(ranks))
+        scores = teacher.queries({}, users).numpy() @ teacher.items({}, items).numpy().T
+        np.testing.assert_allclose(scores, 2.5 * (taken @ weights)[:, ranks.items], atol=1e-4)
 
 
 @pytest.mark.long

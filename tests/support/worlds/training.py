@@ -19,7 +19,7 @@ from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.samplers.registry import build_sampler
 from towers.tasks.retrieval import Retrieval
-from towers.tasks.teachers import Teachers
+from towers.tasks.teachers import Factors, Teachers
 from towers.training.trainer import Trainer
 
 USERS, ITEMS, GROUPS = 60, 30, 3
@@ -92,6 +92,7 @@ def task_of(
     tables: FeatureTables,
     towers: TwoTower | None = None,
     teachers: Sequence[TwoTower] = (),
+    factors: Factors | None = None,
 ) -> tuple[Retrieval, Examples]:
     """The retrieval task of a recipe, and its batches; without `towers` over nothing but ids."""
     catalogue = ItemRanks.of(events.item, len(tables.items["item_id"]))
@@ -113,7 +114,7 @@ def task_of(
     if towers is None:
         towers = towers_of(config, len(tables.users["user_id"]), len(tables.items["item_id"]))
     items = ItemFeatures(tables.items, catalogue)
-    taught_by = Teachers(teachers, config.distillation.share) if teachers else None
+    taught_by = Teachers(teachers, config.distillation.share, factors) if teachers or factors else None
     return Retrieval(towers, config, items, len(catalogue), sampler, teachers=taught_by), examples
 
 

@@ -24,7 +24,7 @@ REFUSED += [
     (
         {"loss": {"name": name}, "distillation": {"models": 2}},
         f"distillation.models: {name} {why}",
-        "sampled_softmax or bsl",
+        "or set it to 0",
     )
     for name, why in (
         ("full_softmax", "scores no sampled"),
@@ -34,8 +34,19 @@ REFUSED += [
     )
 ]
 REFUSED += [
-    ({"distillation": {key: value}}, f"distillation.{key}: only distillation.models reads it", "leave it out")
-    for key, value in {"share": 0.7, "dimension": 128}.items()
+    ({"distillation": setting}, f"distillation.{key}: only {readers} reads it", "leave it out")
+    for key, readers, setting in (
+        ("share", "distillation.models or distillation.ease", {"share": 0.7}),
+        ("dimension", "distillation.models", {"dimension": 128}),
+        ("dimension", "distillation.models", {"dimension": 128, "ease": 2.0}),
+        ("ease_penalty", "distillation.ease", {"ease_penalty": 100.0}),
+        ("ease_penalty", "distillation.ease", {"ease_penalty": 100.0, "models": 1}),
+    )
+]
+REFUSED += [
+    ({"loss": {"name": "full_softmax"}, "distillation": {"ease": 2.0}}, "distillation.ease: full_softmax scores", "or"),
+    ({"loss": {"name": "bce"}, "distillation": {"ease": 2.0}}, "distillation.ease: bce scores no sampled", "per_user"),
+    ({"loss": {"name": "ccl"}, "distillation": {"ease": 2.0}}, "distillation.ease: ccl works on the", "or bsl"),
 ]
 REFUSED += [
     (

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.worlds.training import ITEMS, group_world, recipe, task_of, towers_of
+from tests.support.worlds.training import ITEMS, USERS, group_world, recipe, task_of, towers_of
 from towers.config.recipe import Config
 from towers.data.batch import Batch
 from towers.model.two_tower import TwoTower
 from towers.tasks.retrieval import Retrieval
+from towers.tasks.teachers import Factors
 from towers.training.prefetch import as_tensors
 
 SHARE = 0.25
@@ -21,7 +22,7 @@ def config_of(seed: int, **sections: dict[str, Any]) -> Config:
 
 
 def tasks(
-    wide: dict[str, Any] | None = None, **sections: dict[str, Any]
+    wide: dict[str, Any] | None = None, factors: Factors | None = None, **sections: dict[str, Any]
 ) -> tuple[Retrieval, Retrieval, list[TwoTower], Batch]:
     """The same model with and without two teachers, the teachers, of another [model] if wide, and a batch."""
     events, tables, _ = group_world()
@@ -29,7 +30,7 @@ def tasks(
     of_teachers = sections if wide is None else sections | {"model": wide}
     teachers = [towers_of(config_of(seed, **of_teachers)) for seed in (2, 3)]
     plain, examples = task_of(config_of(1, **sections), events, tables, towers)
-    taught, _ = task_of(config_of(1, **sections), events, tables, towers, teachers)
+    taught, _ = task_of(config_of(1, **sections), events, tables, towers, teachers, factors)
     return plain, taught, teachers, as_tensors(examples.batch(0, 0))
 
 
@@ -38,12 +39,19 @@ def unit(vectors: tf.Tensor) -> np.ndarray:
     return array / np.linalg.norm(array, axis=1, keepdims=True)
 
 
-@pytest.mark.parametrize("dimension", [8, 12])
+def factors_of(seed: int) -> Factors:
+    rng = np.random.default_rng(seed)
+    return Factors(rng.normal(size=(USERS, 3)).astype(np.float32), rng.normal(size=(ITEMS, 3)).astype(np.float32))
+
+
+@pytest.mark.parametrize(("dimension", "factors"), [(8, None), (12, None), (12, factors_of(1))])
 @pytest.mark.parametrize("correction", [0.0, 1.0])
-def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(correction: float, dimension: int) -> None:
+def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(
+    correction: float, dimension: int, factors: Factors | None
+) -> None:
     model = {"dimension": 8, "temperature": 0.5}
     plain, taught, teachers, batch = tasks(
-        model | {"dimension": dimension}, loss={"correction": correction}, model=model
+        model | {"dimension": dimension}, factors, loss={"correction": correction}, model=model
     )
     item = batch.item.numpy()[:, 0]
     count = len(item)
@@ -57,6 +65,8 @@ def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(correction
         ]
         # Every item of this world has as many events as any other.
         logits = np.mean(cosines, axis=0)[i, columns] / 0.5 - correction * np.log(count / ITEMS)
+        if factors is not None and towers is teachers:
+            logits += factors.items[item[columns]] @ factors.users[batch.user.numpy()[i]]
         return np.asarray(logits - np.log(np.sum(np.exp(logits))))
 
     entropies = []
@@ -67,8 +77,37 @@ def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(correction
     assert float(taught.compute_loss(batch)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("widths", [(), (4,)], ids=["whole", "cut, too"])
+@pytest.mark.parametrize(("models", "linear"), [(2, True), (2, False), (0, True)])
+def test_of_whole_users_teachers_tell_what_is_left(models: int, linear: bool, widths: tuple[int, ...]) -> None:
+    loss = {"name": "full_softmax", "per_user": True, "matryoshka": widths}
+    config = config_of(1, loss=loss, model={"dimension": 8, "temperature": 0.5})
+    events, tables, _ = group_world()
+    towers, batch = towers_of(config), as_tensors(task_of(recipe(), events, tables)[1].batch(0, 0))
+    teachers, factors = [towers_of(config_of(seed)) for seed in range(2, 2 + models)], factors_of(1) if linear else None
+    plain, _ = task_of(config, events, tables, towers)
+    taught, _ = task_of(config, events, tables, towers, teachers, factors)
+    wanted, user = np.zeros((len(batch.user), ITEMS)), batch.user.numpy()
+    every = taught.features_of(tf.range(ITEMS, dtype=tf.int64))
+    for each in teachers:
+        cosines = unit(each.query_tower(batch.query)) @ unit(each.candidate_tower(every)).T
+        wanted += cosines / each.temperature / models
+    if factors is not None:
+        wanted += factors.users[user] @ factors.items.T
+    entropies = []
+    for width in (*widths, 8):
+        query = unit(towers.query_tower.cut(towers.query_tower(batch.query), width))
+        scores = query @ unit(towers.candidate_tower.cut(towers.candidate_tower(every), width)).T / 0.5
+        for row, own in enumerate(batch.item.numpy()):
+            left = [rank for rank in range(ITEMS) if rank not in own]
+            t, p = (np.exp(each[row, left]) / np.exp(each[row, left]).sum() for each in (wanted, scores))
+            entropies.append(np.sum(t * np.log(t / p)))
+    expected = (1 - SHARE) * float(plain.compute_loss(batch)) + SHARE * np.mean(entropies)
+    assert float(taught.compute_loss(batch)) == pytest.approx(expected, rel=1e-5)
+
+
 def test_teachers_are_neither_trained_nor_saved() -> None:
-    plain, taught, teachers, batch = tasks()
+    plain, taught, teachers, batch = tasks(factors=factors_of(1))
     assert [v.name for v in taught.trainable_variables] == [v.name for v in plain.trainable_variables]
     with tf.GradientTape() as tape:
         loss = taught.compute_loss(batch)

@@ -55,6 +55,10 @@ VARIANTS: dict[str, Sections] = {
     "impressions and bsl of the batch": {"loss": {"name": "bsl", "positive_group": "batch", "impressions": 3}},
     "distinct in batch": {"sampler": {"name": "in_batch", "distinct": True, "frequencies": "learned"}},
     "whole users": {"loss": {"name": "full_softmax", "per_user": True}, "train": {"balance": 0.5}},
+    "whole users and EASE": {
+        "loss": {"name": "full_softmax", "per_user": True},
+        "distillation": {"ease": 2.0, "share": 0.6},
+    },
     "log Z per query": {"loss": {"name": "nce", "log_z": "per_query"}, "sampler": DRAWN["learned_unigram"]},
     "adaptive margin": {"loss": {"name": "distance_softmax", "margin": "adaptive"}},
     "bsl of the batch": {"loss": {"name": "bsl", "positive_group": "batch"}},
@@ -157,6 +161,7 @@ ON_DEVICES = (
     "histories of types",
     "full_softmax",
     "whole users",
+    "whole users and EASE",
     "similar by centres",
     "similar by items",
 )
