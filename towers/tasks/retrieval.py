@@ -113,14 +113,13 @@ class Retrieval(tfrs.Model):
     def _of_users(self, inputs: Batch, query: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the losses of users `query` [B, D] over all of their items."""
         features = self.features_of(rank := tf.range(self.count, dtype=tf.int64))
-        vectors = self.towers.candidate_tower(features)
-        own, scale = (inputs.item, inputs.present, inputs.weight), self.towers.scale()
-        cut, teacher = self.towers.candidate_tower.cut, None
+        tower, scale, teacher = self.towers.candidate_tower, self.towers.scale(), None
+        vectors, own = tower(features), (inputs.item, inputs.present, inputs.weight)
         if self.teachers is not None:
-            asked = tf.ensure_shape(self.teachers.queries(inputs.query, inputs.user), [query.shape[0], None])
-            teacher = Teacher(asked, self.teachers.items(features, rank), self.teachers.share)
+            asked, found = self.teachers.queries(inputs.query, inputs.user), self.teachers.items(features, rank)
+            teacher = Teacher(asked, found, self.teachers.share)
         losses = [
-            user_softmax(cut(query, width) * scale, cut(vectors, width), *own, teacher, half=self.half)
+            user_softmax(tower.cut(query, width) * scale, tower.cut(vectors, width), *own, teacher, half=self.half)
             for width in self.widths
         ]
         return tf.add_n(losses) / len(losses)
@@ -177,7 +176,7 @@ class Retrieval(tfrs.Model):
     ) -> list[tf.Tensor]:
         """`totals`, the weighted sum of the losses of each width, with their share of what the teachers say."""
         offset, batch = loss.strength * drawn.candidates.log_q_positive[:, 0], inputs.item.shape[0]
-        asked = tf.ensure_shape(teachers.queries(inputs.query, inputs.user), [batch, None])
+        asked = teachers.queries(inputs.query, inputs.user)
         own, found = (teachers.items(self.features_of(r), r) for r in (inputs.item[:, 0], drawn.candidates.item))
         goal = Side(asked, tf.reduce_sum(asked * own, axis=1) - offset, found)
         candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(batch))

@@ -71,7 +71,8 @@ class Teachers:
         """
         towers = self.towers()
         parts = [each.query_tower(query) * each.scale() / len(towers) for each in towers]
-        return self._joined(parts, 0, user)
+        # Histories come in any number of rows, so a query of these alone has forgotten how many it has.
+        return tf.ensure_shape(self._joined(parts, 0, user), [user.shape[0], None])
 
     def items(self, item: Encoded, rank: tf.Tensor) -> tf.Tensor:
         """Vectors [n, W] of items [n]; no gradient flows.
