@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.starts import BATCH_SIZES, GIVEN, NEGATIVES, Point, Value, starts
+from pipelines.tuning.starts import BATCH_SIZES, GIVEN, NEGATIVES, OF_USERS, WHOLE_USERS, Point, Value, starts
 from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
 from towers.config.features import WINDOW
 from towers.config.recipe import Config
@@ -17,7 +17,7 @@ from towers.errors import ConfigError
 Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
-OF_USERS = ("ids", "graph")  # families whose query is the same in all events of a user
+ADAGRAD = 250.0  # times Adam's rate: 0.5 for the 0.002 that starts have
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
 
 
@@ -55,6 +55,12 @@ class Family:
                 values = self.settings[name]
                 yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}
 
+    def of_events(self) -> "Family":
+        """The family without whole users as examples."""
+        losses = tuple(each for each in self.settings["loss"] if each != WHOLE_USERS["loss"])
+        points = tuple(each for each in self.starts if each["loss"] in losses)
+        return replace(self, settings={**self.settings, "loss": losses}, starts=points)
+
 
 def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) -> list[Family]:
     """Returns the families that fit the data, the cheapest first; see `starts` for `without`."""
@@ -83,8 +89,12 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
         "optimizer": {"name": "adam", **given("learning_rate", "weight_decay", "average")},
         "train": given("batch_size", "balance", "recency"),
     }
+    if point["loss"] == WHOLE_USERS["loss"]:
+        raw["loss"] = {"name": "full_softmax", "per_user": True}
+        # A user's row is updated once an epoch, too seldom for Adam's momentum.
+        raw["optimizer"] |= {"name": "adagrad", "learning_rate": ADAGRAD * float(point["learning_rate"])}
     raw["model"] |= {"query_dropout": point["dropout"], "prior": "validation"}
-    if point["loss"] != "full_softmax":
+    if raw["loss"]["name"] != "full_softmax":
         raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
         drawn = {"name": "uniform", "negatives": point["negatives"]}
         mixed = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
@@ -147,6 +157,9 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
         own["attributes"] = (False, True)
     # First what differs most between data sets: of temperature and rate all starts have about the same.
     counts: dict[str, Values] = {"cooccurrence": (0.0, 1.0, 3.0, 6.0)} if traits.timed or traits.few_pairs else {}
+    losses: Values = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
+    if traits.whole_users and family in OF_USERS:
+        losses = (*losses, WHOLE_USERS["loss"])
     return {
         **counts,
         "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -154,7 +167,7 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
         "learning_rate": (1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.4e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2),
         "batch_size": BATCH_SIZES,
         **own,
-        "loss": ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ())),
+        "loss": losses,
         "weight_decay": (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
         "dropout": (0.0, 0.1, 0.2, 0.3, 0.5),
         "negatives": NEGATIVES,
@@ -191,6 +204,8 @@ class FixedSettings:
     def families(self, found: Sequence[Family], traits: Traits) -> list[Family]:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
         fitting = [each for each in found if not self.config.loss.of_users or each.name in OF_USERS]
+        if self._of_events():
+            fitting = [each.of_events() for each in fitting]
         free = [replace(each, settings=self._free(each, traits)) for each in fitting]
         if "features" in self.raw:
             own = starts(GIVEN, traits, free[0].starts[0]["dimension"])
@@ -214,6 +229,11 @@ class FixedSettings:
         if self.config.loss.own_scale:
             raw["model"].pop("temperature")
         return raw
+
+    def _of_events(self) -> bool:
+        """Whether something is fixed that whole users may not have, or that comes with them."""
+        timed = {"recency", "weighted"} & self.raw.get("train", {}).keys()
+        return bool(timed) or not self.raw.keys().isdisjoint(("features", "loss", "sampler", "optimizer"))
 
     def _free(self, family: Family, traits: Traits) -> dict[str, Values]:
         """Returns the settings whose values make a difference."""

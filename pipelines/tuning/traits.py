@@ -43,6 +43,11 @@ class Traits:
     query: Raw
     candidate: Raw
 
+    @property
+    def whole_users(self) -> bool:
+        """Whether a user may be one example: nothing is lost with the order, and the catalogue is scored in no time."""
+        return not self.timed and self.density > DENSE and self.items <= SMALL_CATALOGUE
+
     @classmethod
     def of(cls, data: Dataset, config: Config) -> "Traits":
         """Reads the manifest, events and attribute columns, less what the fixed recipe keeps from its features."""

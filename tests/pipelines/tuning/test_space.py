@@ -73,8 +73,12 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert of_family("ids", sparse) == of_family("ids", sparse, "ml-1m", "beauty") == [partial, rich]
     assert of_family("ids", sparse, "gowalla") == [rich, less]
     rich, less = (*rich[:5], 1.0, None), (*less[:5], 1.0, None)
-    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, rich]
-    assert of_family("ids", dense, "ml-1m") == [rich, less]
+    of_users, rich_users = ((*each[:1], "whole_users", *each[2:]) for each in ((0.17, *plain[1:5], 0.0, None), rich))
+    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, of_users]
+    assert of_family("ids", dense, "ml-1m") == of_family("graph", dense, "ml-1m", "gowalla") == [rich, rich_users]
+    assert of_family("history", dense, *ORIGINS) == [rich, less]
+    for other in (replace(dense, density=99.0), replace(dense, items=8_001), replace(dense, timed=True)):
+        assert "whole_users" not in {point["loss"] for point in starts("ids", other, 64, ORIGINS)}
     plain, rich, less = (*plain[:5], 0.0, 1.0), (*rich[:6], 4.0), (*less[:6], 4.0)
     hop = (0.1, "bsl", 0.4, 0, 0, 3.0, 8.0)
     assert of_family("graph", timed) == [hop, (0.17, "bsl", 0.7, 0, 500, 3.0, 8.0)]
@@ -198,7 +202,10 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 assert config.train.batch_size == point["batch_size"]
                 assert config.model.temperature == point["temperature"]
                 assert ("age" in (config.features.query or {})) == bool(point.get("attributes"))
-                assert config.optimizer.learning_rate == point["learning_rate"]
+                of_users = point["loss"] == "whole_users"
+                assert config.loss.of_users == of_users
+                assert config.optimizer.name == ("adagrad" if of_users else "adam")
+                assert config.optimizer.learning_rate == point["learning_rate"] * (250 if of_users else 1)
                 assert config.train.balance == point["balance"]
                 taken = (config.features.query or {}).get("taken")
                 assert getattr(taken, "recency", 1) == point.get("neighbours_recency", 1)
@@ -211,8 +218,33 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 if family.name == "graph":
                     assert taken.cooccurrence == point.get("cooccurrence", 0)
                     assert taken.cooccurrence_window == (5 if traits.timed or not taken.cooccurrence else "list")
-                known = 0 if point["loss"] == "full_softmax" else point["known_positives"]
+                known = 0 if point["loss"] in ("full_softmax", "whole_users") else point["known_positives"]
                 assert getattr(config.loss, "known_positives", 0) == known
+
+
+@pytest.mark.parametrize(
+    ("fixed", "whole"),
+    [
+        ({}, True),
+        ({"train": {"batch_size": 512}}, True),
+        ({"train": {"recency": 2.0}}, False),
+        ({"train": {"weighted": True}}, False),
+        ({"loss": {"name": "bsl"}}, False),
+        ({"sampler": {"name": "uniform"}}, False),
+        ({"optimizer": {"learning_rate": 0.01}}, False),
+        ({"features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}}}, False),
+    ],
+)
+def test_whole_users_are_searched_where_nothing_of_events_is_fixed(fixed: dict[str, Any], whole: bool) -> None:
+    dense = TRAITS[1]
+    settings = FixedSettings(parse_config(fixed))
+    for family in settings.families(families(dense, (64,), ORIGINS), dense):
+        of_users = whole and family.name in ("ids", "graph")
+        assert ("whole_users" in family.settings.get("loss", ())) == of_users
+        assert ("whole_users" in {start["loss"] for start in family.starts}) == of_users
+        assert family.starts
+        for start in family.starts:
+            parse_config(settings.sections(family.name, start, dense))
 
 
 def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None:
