@@ -15,10 +15,7 @@ Row = dict[str, Any]
 
 # What makes `ml-1m.toml` a recipe of single events with sampled negatives, at twice the rate that it had.
 EVENTS = (
-    "distillation.models=0",
-    "distillation.ease=0",
-    "distillation.share=0.5",
-    "distillation.dimension=",
+    "distillation=",
     "model.temperature=0.17",
     "loss.name=sampled_softmax",
     "loss.known_positives=500",

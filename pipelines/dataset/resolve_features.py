@@ -46,7 +46,7 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
             _check(f"features.{side}.{name}", name, feature, side, dataset)
             for column in getattr(feature, "item_features", ()):
                 _check_item_column(f"features.{side}.{name}.item_features", column, sides.candidate or {}, dataset)
-    wrong = [f"features.query.{name}" for name, each in (sides.query or {}).items() if _of_event(name, each, dataset)]
+    wrong = [f"features.query.{name}" for name, each in (sides.query or {}).items() if of_event(name, each, dataset)]
     if config.loss.of_users and wrong:
         raise ConfigError(
             f"{', '.join(wrong)}: no feature of a whole user, it differs from event to event, and with loss.per_user a "
@@ -95,11 +95,11 @@ def derived_query(config: Config, dataset: Dataset) -> dict[str, Feature]:
     request = request_of(config)
     kept = {name: each for name, each in derive(dataset, "query").items() if column_of(name, each) != request}
     if config.loss.of_users:
-        kept = {name: each for name, each in kept.items() if not _of_event(name, each, dataset)}
+        kept = {name: each for name, each in kept.items() if not of_event(name, each, dataset)}
     return kept
 
 
-def _of_event(name: str, feature: Feature, dataset: Dataset) -> bool:
+def of_event(name: str, feature: Feature, dataset: Dataset) -> bool:
     """Whether a query feature differs between the events of one user."""
     if feature.kind == "neighbours":
         return feature.window == "earlier"

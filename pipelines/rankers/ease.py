@@ -64,8 +64,10 @@ def ease_weights(users: Integers, items: Integers, shape: tuple[int, int], penal
     Returns:
         float32 [N, N].
     """
-    taken = _taken(users, items, shape)
-    gram = sp.csr_array(taken.T @ taken).toarray()
+    return _weights(_gram(_taken(users, items, shape)), penalty)
+
+
+def _weights(gram: NDArray[np.float64], penalty: float) -> NDArray[np.float32]:
     gram[np.diag_indices_from(gram)] += penalty
     # Cholesky takes half the work of a general inverse. The matrix is symmetric, so row- or column-major is the same.
     factor, _ = scipy.linalg.lapack.dpotrf(gram.T, lower=1, overwrite_a=1)
@@ -87,11 +89,13 @@ def ease_factors(
     Returns:
         float32 [users, R] and [N, R]: the best approximation of that rank to ``X B``, of least squared error.
     """
-    taken, weights = _taken(users, items, shape).astype(np.float32), ease_weights(users, items, shape, penalty)
-    squares = weights.T @ sp.csr_array(taken.T @ taken).toarray() @ weights
+    taken = _taken(users, items, shape)
+    gram = _gram(taken)
+    weights = _weights(gram.copy(), penalty)
+    squares = weights.T @ gram.astype(np.float32) @ weights
     last = shape[1] - 1
     _, vectors = scipy.linalg.eigh(squares, subset_by_index=[max(0, last - WIDTH + 1), last], overwrite_a=True)
-    return taken @ (weights @ vectors), vectors
+    return taken.astype(np.float32) @ (weights @ vectors), vectors
 
 
 def _taken(users: Integers, items: Integers, shape: tuple[int, int]) -> sp.csr_array:
@@ -100,3 +104,9 @@ def _taken(users: Integers, items: Integers, shape: tuple[int, int]) -> sp.csr_a
     taken.sum_duplicates()
     taken.data[:] = 1
     return taken
+
+
+def _gram(taken: sp.csr_array) -> NDArray[np.float64]:
+    """X'X: how many users took both items."""
+    counts: NDArray[np.float64] = sp.csr_array(taken.T @ taken).toarray()
+    return counts

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+
 from pipelines.console import Advance, no_bar, phases, progress
 from pipelines.dataset.column_lines import column_lines
 from pipelines.dataset.dataset import Dataset
@@ -177,10 +179,13 @@ def _refuse_order(config: Config, data: Dataset) -> Config:
 
 
 def _refuse_large_ease(config: Config, data: Dataset) -> Config:
-    if config.distillation.ease and data.manifest.items > MAX_ITEMS:
+    if not config.distillation.ease:
+        return config
+    splits = ("train", "valid") if config.data.refit else ("train",)
+    items = len(np.unique(np.concatenate([data.events(split).item for split in splits])))
+    if items > MAX_ITEMS:
         raise ConfigError(
-            f"distillation.ease: EASE inverts a matrix of all items, at most {MAX_ITEMS:,}, and the data set has "
-            f"{data.manifest.items:,}; set it to 0"
+            f"distillation.ease: EASE takes at most {MAX_ITEMS:,} items that train; got {items:,}; set it to 0"
         )
     return config
 

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 import tensorflow as tf
 
-from pipelines.console import Advance, no_bar, progress
+from pipelines.console import Advance, no_bar, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables, refuse_empty_histories
 from pipelines.dataset.vocabulary import feature_count, learn_features
@@ -215,5 +215,6 @@ def build_training(
 def _ease(events: Events, catalogue: ItemRanks, settings: DistillationConfig) -> Factors:
     """EASE of the training events, its scores times their weight."""
     shape = len(events.offsets) - 1, len(catalogue)
+    say(f"fitting EASE on {len(events):,} events")
     users, items = ease_factors(events.user, catalogue.ranks[events.item], shape, settings.ease_penalty)
-    return Factors(users * np.float32(settings.ease), items)
+    return Factors(users, items * np.float32(settings.ease))

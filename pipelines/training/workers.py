@@ -39,7 +39,9 @@ def refuse_unshared(config: TrainConfig, replicas: Replicas, *, warm: bool = Fal
     if warm:
         raise ConfigError("--warm-from: several workers cannot start from an earlier run; leave it out, or train alone")
     if taught:
-        raise ConfigError("distillation.models: several workers train no teachers; set it to 0, or train alone")
+        raise ConfigError(
+            "distillation.models: several workers train no teachers; train alone, or without them (--set distillation=)"
+        )
     if config.keep_state:
         raise ConfigError("train.keep_state: several workers keep no state; set it to false, or train alone")
 

@@ -157,7 +157,7 @@ class Search:
             trial.set_user_attr(RUN, run.model_dump())
             below_median = rungs.report(run, most)
             # A start may be slow at first: it goes on while it may still catch up, a family's first one in any case.
-            late = len(run.epochs) > 1 and run.promise < leader
+            late = rungs.told and len(run.epochs) > 1 and run.promise < leader
             return family.name in best and (late if plan["origin"] == START else below_median)
 
         if canonical(raw) in self._known():

@@ -17,7 +17,7 @@ from towers.errors import ConfigError
 Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
-ADAGRAD = 250.0  # times Adam's rate: 0.5 for the 0.002 that starts have
+ADAGRAD = 250.0  # its rate in one of Adam: 0.5 for the 0.002 that starts have; weights decay by their product
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
 
 
@@ -55,12 +55,6 @@ class Family:
                 values = self.settings[name]
                 yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}
 
-    def of_events(self) -> "Family":
-        """The family without whole users as examples."""
-        losses = tuple(each for each in self.settings["loss"] if each != WHOLE_USERS["loss"])
-        points = tuple(each for each in self.starts if each["loss"] in losses)
-        return replace(self, settings={**self.settings, "loss": losses}, starts=points)
-
 
 def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) -> list[Family]:
     """Returns the families that fit the data, the cheapest first; see `starts` for `without`."""
@@ -92,7 +86,8 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
     if point["loss"] == WHOLE_USERS["loss"]:
         raw["loss"] = {"name": "full_softmax", "per_user": True}
         # A user's row is updated once an epoch, too seldom for Adam's momentum.
-        raw["optimizer"] |= {"name": "adagrad", "learning_rate": ADAGRAD * float(point["learning_rate"])}
+        rate, decay = (float(point[name]) for name in ("learning_rate", "weight_decay"))
+        raw["optimizer"] |= {"name": "adagrad", "learning_rate": ADAGRAD * rate, "weight_decay": decay / ADAGRAD}
     raw["model"] |= {"query_dropout": point["dropout"], "prior": "validation"}
     if raw["loss"]["name"] != "full_softmax":
         raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
@@ -204,8 +199,6 @@ class FixedSettings:
     def families(self, found: Sequence[Family], traits: Traits) -> list[Family]:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
         fitting = [each for each in found if not self.config.loss.of_users or each.name in OF_USERS]
-        if self._of_events():
-            fitting = [each.of_events() for each in fitting]
         free = [replace(each, settings=self._free(each, traits)) for each in fitting]
         if "features" in self.raw:
             own = starts(GIVEN, traits, free[0].starts[0]["dimension"])
@@ -229,11 +222,6 @@ class FixedSettings:
         if self.config.loss.own_scale:
             raw["model"].pop("temperature")
         return raw
-
-    def _of_events(self) -> bool:
-        """Whether something is fixed that whole users may not have, or that comes with them."""
-        timed = {"recency", "weighted"} & self.raw.get("train", {}).keys()
-        return bool(timed) or not self.raw.keys().isdisjoint(("features", "loss", "sampler", "optimizer"))
 
     def _free(self, family: Family, traits: Traits) -> dict[str, Values]:
         """Returns the settings whose values make a difference."""

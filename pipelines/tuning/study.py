@@ -92,6 +92,11 @@ class Rungs:
     def __init__(self, trial: Trial) -> None:
         self._trial, self._reported = trial, 0
 
+    @property
+    def told(self) -> bool:
+        """Whether a trial has come to the point from which others are compared with it."""
+        return self._reported >= PRUNE_FROM
+
     def report(self, run: Run, most: float) -> bool:
         """Reports what is new; returns whether to prune the trial."""
         reached = max(self._reported, RUNGS if run.complete else min(RUNGS, int(RUNGS * run.cost / most)))

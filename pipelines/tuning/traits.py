@@ -10,7 +10,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import derive
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.popularity import has_windows
-from pipelines.dataset.resolve_features import derived_query
+from pipelines.dataset.resolve_features import derived_query, of_event
 from towers.config.features import WINDOW
 from towers.config.recipe import Config
 
@@ -32,6 +32,8 @@ class Traits:
         few_pairs: few enough items are taken together, in timed data next to each other, for rows to start from that.
         items: number of items.
         density: training events per item, without impressions.
+        whole_users: whether a user may be one example: the data are dense and the catalogue small, nothing differs from
+            event to event, and the fixed recipe names nothing that does, no loss and no optimizer.
         query, candidate: derived attribute and context features, as in a recipe.
     """
 
@@ -40,32 +42,31 @@ class Traits:
     few_pairs: bool
     items: int
     density: float
+    whole_users: bool
     query: Raw
     candidate: Raw
-
-    @property
-    def whole_users(self) -> bool:
-        """Whether a user may be one example: nothing is lost with the order, and the catalogue is scored in no time."""
-        return not self.timed and self.density > DENSE and self.items <= SMALL_CATALOGUE
 
     @classmethod
     def of(cls, data: Dataset, config: Config) -> "Traits":
         """Reads the manifest, events and attribute columns, less what the fixed recipe keeps from its features."""
-        manifest = data.manifest
+        manifest, query = data.manifest, derived_query(config, data)
         sides = [
             {
                 name: feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
                 for name, feature in derived.items()
                 if feature.kind not in OWN_KINDS
             }
-            for derived in (derived_query(config, data), derive(data, "candidate"))
+            for derived in (query, derive(data, "candidate"))
         ]
+        density = len(data.events("train")) / max(1, manifest.items)
+        of_events = manifest.timed or any(of_event(name, query[name], data) for name in sides[0])
         return cls(
             timed=manifest.timed,
             clock=has_windows(data),
             few_pairs=_pairs(data) <= MOST_PAIRS,
             items=manifest.items,
-            density=len(data.events("train")) / max(1, manifest.items),
+            density=density,
+            whole_users=density > DENSE and manifest.items <= SMALL_CATALOGUE and not of_events and not _fixed(config),
             query=sides[0],
             candidate=sides[1],
         )
@@ -74,6 +75,13 @@ class Traits:
     def attributes(self) -> bool:
         """Whether users or items have features beyond their ids."""
         return bool(self.query or self.candidate)
+
+
+def _fixed(config: Config) -> bool:
+    """Whether a recipe fixes what whole users do not go with, or what comes with them."""
+    sections = config.model_fields_set & {"features", "loss", "sampler"}
+    optimizer = config.optimizer.model_fields_set & {"name", "learning_rate", "weight_decay"}
+    return bool(sections or optimizer) or config.train.differs("weighted")
 
 
 def _pairs(data: Dataset) -> int:

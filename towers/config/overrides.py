@@ -9,13 +9,14 @@ from typing import Any
 from towers.config.feature_sides import DERIVE, SIDES
 from towers.errors import ConfigError
 
+WHOLE = ("loss", "sampler", "distillation")
 DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
     """Changes `raw` in place.
 
-    An empty value removes a key, a feature, or the section ``sampler``, ``loss`` or ``features.SIDE``. A feature of a
+    An empty value removes a key, a feature, or a section of `WHOLE` or ``features.SIDE``. A feature of a
     side that the recipe does not hold changes the derived side (`Features`); the other derived features stay.
 
     Args:
@@ -27,7 +28,7 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
     """
     key, equals, text = override.partition("=")
     parts = [part.strip() for part in key.split(".")]
-    if parts in (["sampler"], ["loss"]) and equals and not text.strip():
+    if len(parts) == 1 and parts[0] in WHOLE and equals and not text.strip():
         raw.pop(parts[0], None)
         return
     if not equals or not all(parts) or (len(parts) < 2 and parts != ["task"]):

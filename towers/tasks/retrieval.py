@@ -176,9 +176,9 @@ class Retrieval(tfrs.Model):
     ) -> list[tf.Tensor]:
         """`totals`, the weighted sum of the losses of each width, with their share of what the teachers say."""
         offset, batch = loss.strength * drawn.candidates.log_q_positive[:, 0], inputs.item.shape[0]
-        asked = teachers.queries(inputs.query, inputs.user)
+        taught_by = teachers.queries(inputs.query, inputs.user)
         own, found = (teachers.items(self.features_of(r), r) for r in (inputs.item[:, 0], drawn.candidates.item))
-        goal = Side(asked, tf.reduce_sum(asked * own, axis=1) - offset, found)
+        goal = Side(taught_by, tf.reduce_sum(taught_by * own, axis=1) - offset, found)
         candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(batch))
         query *= self.towers.scale()
         cut, taught = self.towers.candidate_tower.cut, []

@@ -56,7 +56,7 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     "EASE of too many items": (
         "many",
         recipe(USER, distillation={"ease": 1.0}),
-        "distillation.ease: EASE inverts a matrix of all items, at most 8, and the data set has 9; set it to 0",
+        "distillation.ease: EASE takes at most 8 items that train; got 9; set it to 0",
     ),
     "no past": ("single", recipe(SEQUENCE), r"features\.query: no training event has an earlier one of its user"),
 }

@@ -71,7 +71,7 @@ class Formula:
             epoch = Epoch(cost=1.0, train_seconds=1.0, seconds=1.0, **own)
             run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
             self.seconds += 1
-            if share.behind(run, share.of(1.0)):
+            if share.behind(Run(epochs=run.epochs), share.of(1.0)):
                 return Run(epochs=run.epochs, end="pruned", reason="")
             if len(run.epochs) == config.train.epochs:
                 return Run(epochs=run.epochs, end="converged", reason="")
@@ -236,10 +236,25 @@ def test_teachers_that_do_not_help_or_fit_are_left_out(
     assert len(found.formula.taught) == (1 if worth < 0 else 0)
 
 
+def test_whole_users_learn_from_teachers_and_ease(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
+    by_events = quality
+    monkeypatch.setitem(globals(), "quality", lambda config: by_events(config) + config.loss.of_users)
+    formula = Formula()
+    found = searched(formula, dataset, tmp_path / "r.toml", trials=8)
+    [(config, teachers)] = formula.taught
+    assert config.loss.of_users and len(teachers) == 2
+    assert found.recipe["loss"] == {"name": "full_softmax", "per_user": True}
+    assert found.recipe["distillation"] == {"models": 2, "ease": 2.0, "share": 0.9}
+    assert found.recipe["optimizer"]["name"] == "adagrad"
+
+
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:
     starts = sorted((row for row in done.rows if row["origin"] == "start"), key=lambda row: -row["trial"])
     assert {row["end"] for row in starts} <= {"share", "pruned"}
-    assert min(row["epochs"] for row in starts) > 1  # after one, a late start is not given up
+    assert min(row["epochs"] for row in starts) == 4  # of ten: the third of eight points
     # The first start of a family is never pruned.
     assert set({row["family"]: row["end"] for row in starts}.values()) == {"share"}
 

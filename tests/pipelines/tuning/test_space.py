@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import optuna
+import polars as pl
 import pytest
 import tensorflow as tf
 from optuna.trial import Trial
@@ -18,6 +19,7 @@ from optuna.trial import Trial
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
+from pipelines.training.check import check_recipe
 from pipelines.training.stage import EVENT_FILES
 from pipelines.tuning import training, tune
 from pipelines.tuning.clock import USED, Clock
@@ -36,15 +38,16 @@ from towers.errors import ConfigError
 
 AGE = {"kind": "categorical", "column": "age"}
 TRAITS = [
-    Traits(timed=False, clock=False, few_pairs=False, items=40_000, density=18.0, query={}, candidate={}),
-    Traits(timed=False, clock=False, few_pairs=True, items=3_000, density=235.0, query={}, candidate={}),
-    Traits(timed=True, clock=False, few_pairs=True, items=50_000, density=5.0, query={}, candidate={}),
+    Traits(False, False, False, items=40_000, density=18.0, whole_users=False, query={}, candidate={}),
+    Traits(False, False, True, items=3_000, density=235.0, whole_users=True, query={}, candidate={}),
+    Traits(True, False, True, items=50_000, density=5.0, whole_users=False, query={}, candidate={}),
     Traits(
         timed=True,
         clock=True,
         few_pairs=True,
         items=1_700,
         density=47.0,
+        whole_users=False,
         query={"age": AGE},
         candidate={"genre": {"kind": "multi"}},
     ),
@@ -77,8 +80,8 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, of_users]
     assert of_family("ids", dense, "ml-1m") == of_family("graph", dense, "ml-1m", "gowalla") == [rich, rich_users]
     assert of_family("history", dense, *ORIGINS) == [rich, less]
-    for other in (replace(dense, density=99.0), replace(dense, items=8_001), replace(dense, timed=True)):
-        assert "whole_users" not in {point["loss"] for point in starts("ids", other, 64, ORIGINS)}
+    assert of_family("ids", replace(dense, whole_users=False)) == [of_dense, rich]
+    assert of_family("ids", replace(dense, whole_users=False), *ORIGINS) == [rich, less]
     plain, rich, less = (*plain[:5], 0.0, 1.0), (*rich[:6], 4.0), (*less[:6], 4.0)
     hop = (0.1, "bsl", 0.4, 0, 0, 3.0, 8.0)
     assert of_family("graph", timed) == [hop, (0.17, "bsl", 0.7, 0, 500, 3.0, 8.0)]
@@ -205,7 +208,9 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 of_users = point["loss"] == "whole_users"
                 assert config.loss.of_users == of_users
                 assert config.optimizer.name == ("adagrad" if of_users else "adam")
-                assert config.optimizer.learning_rate == point["learning_rate"] * (250 if of_users else 1)
+                rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
+                assert rate == point["learning_rate"] * (250 if of_users else 1)
+                assert rate * decay == pytest.approx(point["learning_rate"] * point["weight_decay"])
                 assert config.train.balance == point["balance"]
                 taken = (config.features.query or {}).get("taken")
                 assert getattr(taken, "recency", 1) == point.get("neighbours_recency", 1)
@@ -226,25 +231,57 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
     ("fixed", "whole"),
     [
         ({}, True),
-        ({"train": {"batch_size": 512}}, True),
-        ({"train": {"recency": 2.0}}, False),
-        ({"train": {"weighted": True}}, False),
+        ({"train": {"batch_size": 512, "weighted": False}, "optimizer": {"clip_norm": 5.0}}, True),
         ({"loss": {"name": "bsl"}}, False),
         ({"sampler": {"name": "uniform"}}, False),
         ({"optimizer": {"learning_rate": 0.01}}, False),
         ({"features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}}}, False),
     ],
 )
-def test_whole_users_are_searched_where_nothing_of_events_is_fixed(fixed: dict[str, Any], whole: bool) -> None:
-    dense = TRAITS[1]
-    settings = FixedSettings(parse_config(fixed))
-    for family in settings.families(families(dense, (64,), ORIGINS), dense):
+def test_whole_users_are_searched_where_nothing_of_events_is_fixed(
+    fixed: dict[str, Any], whole: bool, dataset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, settings = Dataset.open(dataset), FixedSettings(parse_config(fixed))
+    assert not Traits.of(data, settings.config).whole_users
+    monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
+    traits = Traits.of(data, settings.config)
+    assert traits.whole_users == whole
+    for family in settings.families(families(traits, (64,), ORIGINS), traits):
         of_users = whole and family.name in ("ids", "graph")
         assert ("whole_users" in family.settings.get("loss", ())) == of_users
-        assert ("whole_users" in {start["loss"] for start in family.starts}) == of_users
-        assert family.starts
+        assert [start["loss"] for start in family.starts].count("whole_users") == of_users
+        assert len(family.starts) >= 2
         for start in family.starts:
-            parse_config(settings.sections(family.name, start, dense))
+            check_recipe(parse_config(settings.sections(family.name, start, traits)), data)
+    assert not Traits.of(data, parse_config({"train": {"weighted": True}})).whole_users
+
+
+@pytest.mark.parametrize(
+    ("columns", "split", "most", "whole"),
+    [
+        ((), "random", 9, True),
+        ((), "random", 8, False),
+        ((), "leave_last_out", 9, False),
+        (("device",), "random", 9, False),
+    ],
+)
+def test_whole_users_are_for_a_small_catalogue_and_events_without_order_or_context(
+    columns: tuple[str, ...], split: str, most: int, whole: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken = [(user, item) for user in range(30) for item in range(9) if (user + item) % 3]
+    rows = [f"u{u},i{i},{60 * i},{'phone' if (u + i) % 2 else 'web'}" for u, i in taken]
+    events = "user_id,item_id,timestamp,device\n" + "\n".join(rows)
+    names = ["user_id", "item_id", "timestamp", *columns]
+    pl.read_csv(events.encode()).select(names).write_csv(tmp_path / "e.csv")
+    prepare.run(DataConfig(split=split), tmp_path / "e.csv", tmp_path / "data")
+    monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
+    monkeypatch.setattr("pipelines.tuning.traits.SMALL_CATALOGUE", most)
+    data = Dataset.open(tmp_path / "data")
+    traits = Traits.of(data, Config())
+    assert traits.whole_users == whole
+    for family in families(traits, (64,), ORIGINS):
+        for start in family.starts:
+            check_recipe(parse_config(sections(family.name, start, traits)), data)
 
 
 def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None:
@@ -308,7 +345,8 @@ def test_a_fixed_loss_of_graded_events_leaves_every_start_valid(traits: Traits, 
 
 def test_with_a_fixed_sampler_every_loss_has_one() -> None:
     fixed = FixedSettings(parse_config({"sampler": {"name": "in_batch"}}))
-    found = fixed.families(families(TRAITS[1], (64,)), TRAITS[1])
+    traits = replace(TRAITS[1], whole_users=False)
+    found = fixed.families(families(traits, (64,)), traits)
     assert {family.settings["loss"] for family in found} == {("sampled_softmax", "bsl")}
 
 

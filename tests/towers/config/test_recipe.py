@@ -263,6 +263,7 @@ def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path
     assert load_config(recipe).negatives.name == "in_batch"  # type: ignore[union-attr]
     recipe.write_text('[sampler]\nname = "uniform"\n')
     assert load_config(recipe, ["loss.name=full_softmax", "sampler="]).negatives is None
+    assert load_config("ml-1m").distillation.on and not load_config("ml-1m", ["distillation="]).distillation.on
     with pytest.raises(ConfigError, match="sampler="):
         load_config(recipe, ["loss.name=full_softmax"])
 
