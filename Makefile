@@ -46,7 +46,7 @@ format: $(VENV)/.dev  ## rewrite the files as lint wants them
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-mutants: $(VENV)/.dev  ## 69 fixed mutants of the code, each must be killed by the tests of its area
+mutants: $(VENV)/.dev  ## 74 fixed mutants of the code, each must be killed by the tests of its area
 	$(BIN)/python tools/mutants.py
 
 gpu-proof: $(VENV)/.dev $(JAX)/.installed  ## the compiled train step of every loss and sampler by JAX on the GPU, or else the CPU
