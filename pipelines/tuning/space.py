@@ -18,6 +18,7 @@ Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
 ADAGRAD = 250.0  # its rate in one of Adam: 0.5 for the 0.002 that starts have; weights decay by their product
+USERS = 256  # a batch: a few thousand users are few steps an epoch
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
 
 
@@ -88,6 +89,7 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
         # A user's row is updated once an epoch, too seldom for Adam's momentum.
         rate, decay = (float(point[name]) for name in ("learning_rate", "weight_decay"))
         raw["optimizer"] |= {"name": "adagrad", "learning_rate": ADAGRAD * rate, "weight_decay": decay / ADAGRAD}
+        raw["train"]["batch_size"] = USERS
     raw["model"] |= {"query_dropout": point["dropout"], "prior": "validation"}
     if raw["loss"]["name"] != "full_softmax":
         raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
@@ -154,7 +156,7 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     counts: dict[str, Values] = {"cooccurrence": (0.0, 1.0, 3.0, 6.0)} if traits.timed or traits.few_pairs else {}
     losses: Values = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
     if traits.whole_users and family in OF_USERS:
-        losses = (*losses, WHOLE_USERS["loss"])
+        losses = (WHOLE_USERS["loss"], *losses)
     return {
         **counts,
         "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),

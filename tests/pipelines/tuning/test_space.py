@@ -202,7 +202,7 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
             for point in [start, *(point for _, _, point in family.steps(start, ("", 0)))]:
                 config = parse_config(sections(family.name, point, traits))
                 assert config.model.dimension == 48
-                assert config.train.batch_size == point["batch_size"]
+                assert config.train.batch_size == (256 if point["loss"] == "whole_users" else point["batch_size"])
                 assert config.model.temperature == point["temperature"]
                 assert ("age" in (config.features.query or {})) == bool(point.get("attributes"))
                 of_users = point["loss"] == "whole_users"
