@@ -33,7 +33,8 @@ FALLING, STRETCH, LEAST_FALLING = 2, 1.5, 4
 # Teachers are the models of the further seeds: how few make sense, and what the training that they teach costs beside
 # one without them.
 LEAST_TEACHERS, TAUGHT_COST = 2, 1.5
-OF_USERS = {"ease": 2.0, "share": 0.9}  # the best for whole users on the validation of MovieLens-1M
+USERS_TAUGHT = {"ease": 2.0, "share": 0.9}  # of ml-1m.toml, not tuned for teachers of the model's own width
+EASE_ITEMS = 4_000  # most whose EASE is a matter of seconds
 MOST_TRAININGS = sum(count for _, count in LONGER) + FALLING + sum(SURVIVORS) + 1  # at the end one with teachers
 
 
@@ -88,8 +89,8 @@ class Finals:
         if falling:
             raw["optimizer"]["schedule"] = "cosine"
         if teachers:
-            users = OF_USERS if raw["loss"].get("per_user") else {}
-            raw["distillation"] = users | raw.get("distillation", {}) | {"models": teachers}
+            own = USERS_TAUGHT if raw["loss"].get("per_user") and self.search.data.manifest.items <= EASE_ITEMS else {}
+            raw["distillation"] = {**own, **raw.get("distillation", {}), "models": teachers}
         return raw
 
     def _all(self) -> list[Finalist]:

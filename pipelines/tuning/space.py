@@ -193,7 +193,7 @@ class FixedSettings:
         if self.config.distillation.models:
             raise ConfigError("distillation.models: tune finds whether teachers help; leave it out, or set 0 for none")
         if self.config.distillation.ease:
-            raise ConfigError("distillation.ease: tune searches without EASE; add it to the recipe that it writes")
+            raise ConfigError("distillation.ease: tune decides whether EASE teaches; leave it out, or set 0 for none")
         if self.config.optimizer.schedule != "constant" and "epochs" not in self.config.train.model_fields_set:
             raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)
@@ -211,8 +211,10 @@ class FixedSettings:
 
     def sections(self, family: str, point: Point, traits: Traits) -> Raw:
         """Returns a point's sections with the fixed settings applied."""
-        raw = sections("ids" if family == GIVEN else family, point, traits)
         loss = self.config.loss
+        if loss.of_users and "optimizer" not in self.raw:
+            point = {**point, "loss": WHOLE_USERS["loss"]}
+        raw = sections("ids" if family == GIVEN else family, point, traits)
         # An event's weight is its label, and weighs nothing; of whole users none is early or late.
         useless = ("balance", "recency") if loss.graded else ("recency",) if loss.of_users else ()
         raw["train"] = {name: value for name, value in raw["train"].items() if name not in useless}

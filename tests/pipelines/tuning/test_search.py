@@ -139,7 +139,8 @@ def test_the_best_two_are_trained_with_a_falling_rate_for_half_as_long_again(don
 
 def test_the_best_finalist_learns_from_its_models_of_further_seeds(done: Done) -> None:
     [(config, teachers)] = done.formula.taught
-    assert config.distillation.models == len(teachers) == done.recipe["distillation"]["models"] == 2
+    assert config.distillation.models == len(teachers) == 2
+    assert done.recipe["distillation"] == {"models": 2}
     assert config.train.seed == 0
     for seed, teacher in enumerate(teachers, start=1):
         [(alone, _, _, _)] = [each for each in done.formula.asked if each[1] == teacher.parent.name]
@@ -236,18 +237,32 @@ def test_teachers_that_do_not_help_or_fit_are_left_out(
     assert len(found.formula.taught) == (1 if worth < 0 else 0)
 
 
-def test_whole_users_learn_from_teachers_and_ease(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fixed", "most", "expected"),
+    [
+        ({}, 10**6, {"ease": 2.0, "share": 0.9}),
+        ({}, 10, {}),
+        ({"distillation": {"ease": 0.0}}, 10**6, {"ease": 0.0, "share": 0.9}),
+    ],
+)
+def test_whole_users_learn_from_teachers_and_of_few_items_from_ease(
+    fixed: dict[str, Any],
+    most: int,
+    expected: dict[str, float],
+    dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
+    monkeypatch.setattr(finals, "EASE_ITEMS", most)
     by_events = quality
     monkeypatch.setitem(globals(), "quality", lambda config: by_events(config) + config.loss.of_users)
     formula = Formula()
-    found = searched(formula, dataset, tmp_path / "r.toml", trials=8)
+    found = searched(formula, dataset, tmp_path / "r.toml", trials=8, config=parse_config(fixed))
     [(config, teachers)] = formula.taught
     assert config.loss.of_users and len(teachers) == 2
     assert found.recipe["loss"] == {"name": "full_softmax", "per_user": True}
-    assert found.recipe["distillation"] == {"models": 2, "ease": 2.0, "share": 0.9}
+    assert found.recipe["distillation"] == {"models": 2, **expected}
     assert found.recipe["optimizer"]["name"] == "adagrad"
 
 

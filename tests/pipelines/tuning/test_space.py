@@ -80,6 +80,8 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, of_users]
     assert of_family("ids", dense, "ml-1m") == of_family("graph", dense, "ml-1m", "gowalla") == [rich, rich_users]
     assert of_family("history", dense, *ORIGINS) == [rich, less]
+    assert [each[1] for each in of_family("graph", dense)] == ["bsl", "bsl"]
+    assert of_family("graph", dense, "gowalla") == [rich, rich_users]
     assert of_family("ids", replace(dense, whole_users=False)) == [of_dense, rich]
     assert of_family("ids", replace(dense, whole_users=False), *ORIGINS) == [rich, less]
     plain, rich, less = (*plain[:5], 0.0, 1.0), (*rich[:6], 4.0), (*less[:6], 4.0)
@@ -319,9 +321,15 @@ def test_of_whole_users_it_searches_what_fits_them() -> None:
         found = fixed.families(families(traits, (64,)), traits)
         assert [family.name for family in found] == ["ids", "graph"]
         for family in found:
-            assert "recency" not in family.settings
+            assert not {"recency", "batch_size"} & set(family.settings)
             for start in family.starts:
-                parse_config(fixed.sections(family.name, start, traits))
+                config = parse_config(fixed.sections(family.name, start, traits))
+                assert (config.optimizer.name, config.train.batch_size) == ("adagrad", 256)
+    slow = {"loss": {"name": "full_softmax", "per_user": True}, "optimizer": {"learning_rate": 0.001}}
+    fixed = FixedSettings(parse_config(slow | {"train": {"batch_size": 64}}))
+    for family in fixed.families(families(TRAITS[1], (64,)), TRAITS[1]):
+        optimizer = parse_config(fixed.sections(family.name, family.starts[0], TRAITS[1])).optimizer
+        assert (optimizer.name, optimizer.learning_rate) == ("adam", 0.001)
 
 
 def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
@@ -643,6 +651,6 @@ def test_what_cannot_be_fixed_is_refused() -> None:
         FixedSettings(parse_config({"train": {"choose_epoch": False}}))
     with pytest.raises(ConfigError, match=r"distillation\.models: tune finds whether teachers help; leave it out"):
         FixedSettings(parse_config({"distillation": {"models": 2}}))
-    with pytest.raises(ConfigError, match=r"distillation\.ease: tune searches without EASE; add it to the recipe"):
+    with pytest.raises(ConfigError, match=r"distillation\.ease: tune decides whether EASE teaches; leave it out"):
         FixedSettings(parse_config({"distillation": {"ease": 2.0}}))
     assert FixedSettings(None).raw == {}
