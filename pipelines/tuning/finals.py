@@ -33,8 +33,6 @@ FALLING, STRETCH, LEAST_FALLING = 2, 1.5, 4
 # Teachers are the models of the further seeds: how few make sense, and what the training that they teach costs beside
 # one without them.
 LEAST_TEACHERS, TAUGHT_COST = 2, 1.5
-USERS_TAUGHT = {"ease": 2.0, "share": 0.9}  # of ml-1m.toml, not tuned for teachers of the model's own width
-EASE_ITEMS = 4_000  # most whose EASE is a matter of seconds
 MOST_TRAININGS = sum(count for _, count in LONGER) + FALLING + sum(SURVIVORS) + 1  # at the end one with teachers
 
 
@@ -89,8 +87,7 @@ class Finals:
         if falling:
             raw["optimizer"]["schedule"] = "cosine"
         if teachers:
-            own = USERS_TAUGHT if raw["loss"].get("per_user") and self.search.data.manifest.items <= EASE_ITEMS else {}
-            raw["distillation"] = {**own, **raw.get("distillation", {}), "models": teachers}
+            raw["distillation"] = raw.get("distillation", {}) | {"models": teachers}
         return raw
 
     def _all(self) -> list[Finalist]:
@@ -162,8 +159,8 @@ class Finals:
             return None
         loss = parse_config(self.sections(best.tried)).loss
         count = min(len(best.runs) - 1, int(self._most_epochs(best) / best.best_epoch - TAUGHT_COST))
-        learns = loss.of_users or (loss.samples and not loss.own_scale)
-        return replace(best, teachers=best.runs[1 : count + 1]) if learns and count >= LEAST_TEACHERS else None
+        fits = loss.samples and not loss.own_scale and count >= LEAST_TEACHERS
+        return replace(best, teachers=best.runs[1 : count + 1]) if fits else None
 
     def _again(self, finalist: Finalist, seed: int) -> None:
         """Trains a finalist from scratch, with another seed, a falling rate or teachers, unless it was before."""

@@ -193,7 +193,7 @@ class FixedSettings:
         if self.config.distillation.models:
             raise ConfigError("distillation.models: tune finds whether teachers help; leave it out, or set 0 for none")
         if self.config.distillation.ease:
-            raise ConfigError("distillation.ease: tune decides whether EASE teaches; leave it out, or set 0 for none")
+            raise ConfigError("distillation.ease: tune searches without EASE; add it to the recipe that it writes")
         if self.config.optimizer.schedule != "constant" and "epochs" not in self.config.train.model_fields_set:
             raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)

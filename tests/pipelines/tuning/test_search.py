@@ -237,33 +237,16 @@ def test_teachers_that_do_not_help_or_fit_are_left_out(
     assert len(found.formula.taught) == (1 if worth < 0 else 0)
 
 
-@pytest.mark.parametrize(
-    ("fixed", "most", "expected"),
-    [
-        ({}, 10**6, {"ease": 2.0, "share": 0.9}),
-        ({}, 10, {}),
-        ({"distillation": {"ease": 0.0}}, 10**6, {"ease": 0.0, "share": 0.9}),
-    ],
-)
-def test_whole_users_learn_from_teachers_and_of_few_items_from_ease(
-    fixed: dict[str, Any],
-    most: int,
-    expected: dict[str, float],
-    dataset: Path,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def test_whole_users_are_found_and_have_no_teachers(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
-    monkeypatch.setattr(finals, "EASE_ITEMS", most)
     by_events = quality
     monkeypatch.setitem(globals(), "quality", lambda config: by_events(config) + config.loss.of_users)
-    formula = Formula()
-    found = searched(formula, dataset, tmp_path / "r.toml", trials=8, config=parse_config(fixed))
-    [(config, teachers)] = formula.taught
-    assert config.loss.of_users and len(teachers) == 2
+    found = searched(Formula(), dataset, tmp_path / "r.toml", trials=8)
     assert found.recipe["loss"] == {"name": "full_softmax", "per_user": True}
-    assert found.recipe["distillation"] == {"models": 2, **expected}
     assert found.recipe["optimizer"]["name"] == "adagrad"
+    assert not found.formula.taught and "distillation" not in found.recipe
 
 
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:

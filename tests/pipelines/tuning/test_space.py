@@ -651,6 +651,6 @@ def test_what_cannot_be_fixed_is_refused() -> None:
         FixedSettings(parse_config({"train": {"choose_epoch": False}}))
     with pytest.raises(ConfigError, match=r"distillation\.models: tune finds whether teachers help; leave it out"):
         FixedSettings(parse_config({"distillation": {"models": 2}}))
-    with pytest.raises(ConfigError, match=r"distillation\.ease: tune decides whether EASE teaches; leave it out"):
+    with pytest.raises(ConfigError, match=r"distillation\.ease: tune searches without EASE; add it to the recipe"):
         FixedSettings(parse_config({"distillation": {"ease": 2.0}}))
     assert FixedSettings(None).raw == {}
