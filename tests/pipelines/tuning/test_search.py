@@ -219,6 +219,7 @@ def test_further_seeds_leave_time_for_teachers(dataset: Path, tmp_path: Path, mo
     assert 1200 - 2.5 * config.train.epochs <= formula.seconds <= 1200
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "worth"),
     [
@@ -237,6 +238,7 @@ def test_teachers_that_do_not_help_or_fit_are_left_out(
     assert len(found.formula.taught) == (1 if worth < 0 else 0)
 
 
+@pytest.mark.long
 def test_whole_users_are_found_and_have_no_teachers(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,6 +323,7 @@ def test_on_a_full_disk_the_search_stays(dataset: Path, tmp_path: Path) -> None:
     assert (tmp_path / ".r.toml.unfinished" / "trials").is_dir()
 
 
+@pytest.mark.long
 def test_a_recipe_or_table_of_other_hands_is_never_replaced(dataset: Path, tmp_path: Path) -> None:
     out, table = tmp_path / "r.toml", tmp_path / "r.trials.csv"
     for path in (out, table):
