@@ -272,7 +272,7 @@ def test_without_a_terminal_there_are_neither_control_characters_nor_messages_of
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("check", "recipe: 8 checks in "),
+        ("check", "recipe: 9 checks in "),
         ("check", "leaks: {read} events in "),
         ("check", "features: 2 features in "),  # the ids of users and items
         ("train", "features for train: 2 features in "),
