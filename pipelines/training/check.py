@@ -13,7 +13,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import has_targets
 from pipelines.dataset.leaks import events_read, refuse_leaks
-from pipelines.dataset.popularity import has_windows
+from pipelines.dataset.popularity import Counting, has_windows, item_counts
 from pipelines.dataset.resolve_features import resolve_features
 from pipelines.rankers.ease import MAX_ITEMS
 from pipelines.service.verify import VERIFY
@@ -179,10 +179,10 @@ def _refuse_order(config: Config, data: Dataset) -> Config:
 
 
 def _refuse_large_ease(config: Config, data: Dataset) -> Config:
-    if not config.distillation.ease:
+    if not config.distillation.ease or data.manifest.items <= MAX_ITEMS:  # so few need no count
         return config
-    splits = ("train", "valid") if config.data.refit else ("train",)
-    items = len(np.unique(np.concatenate([data.events(split).item for split in splits])))
+    parts = [data.events(split) for split in (("train", "valid") if config.data.refit else ("train",))]
+    items = np.count_nonzero(item_counts(parts, data.manifest.items, Counting(), time_unit=None))
     if items > MAX_ITEMS:
         raise ConfigError(
             f"distillation.ease: EASE takes at most {MAX_ITEMS:,} items that train; got {items:,}; set it to 0"
