@@ -133,7 +133,8 @@ def _global_time(events: EventTable, config: DataConfig) -> Split:
     label[events.time >= test_from] = TEST
     if config.valid_share > 0 and held_out[0] > held_out[1] and valid_from == test_from:
         raise DataError(
-            f"data.split = 'global_time' finds no moment between validation and test: too many events at {test_from}"
+            "data.split = 'global_time' finds no moment between validation and test: too many events have the "
+            f"same time, {test_from}; take another data.split: leave_last_out or random"
         )
     return Split("global_time", label, timed=True, boundaries={"valid": valid_from, "test": test_from})
 

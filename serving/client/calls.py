@@ -196,11 +196,15 @@ def ready() -> Call[bool]:
 
 
 def _item_path(item_id: str) -> str:
+    if not isinstance(item_id, str):
+        raise TypeError(f"item_id: a string is wanted, got {item_id!r}; ids are strings, also those like numbers")
     # An id of dots must not climb out of /items, and a slash in an id must not split the path.
     return "/items/" + quote(item_id, safe="").replace(".", "%2E")
 
 
 def _body(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if not isinstance(arguments, Mapping):  # one dictionary instead of a list of them, perhaps
+        raise TypeError(f"a list of dictionaries is wanted, got {arguments!r} in it")
     return {name: _plain(name, value) for name, value in arguments.items() if value is not None}
 
 

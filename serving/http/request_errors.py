@@ -23,7 +23,7 @@ _RULES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must hold no line break",
+    "string_pattern_mismatch": "must hold more than blanks, and no line break",
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must hold at least {min_length}",
 }

@@ -23,7 +23,7 @@ from serving.http.media_type import refuse_other_media_types
 from serving.http.request_errors import at_most
 from serving.http.requests import (
     LONGEST_ID,
-    ONE_LINE,
+    NOT_BLANK,
     EmbedRequest,
     RecallBatchRequest,
     RecallRequest,
@@ -43,7 +43,7 @@ from serving.service.service import Service, service_of
 from serving.telemetry import metrics
 
 PathId = Annotated[
-    str, Path(min_length=1, max_length=LONGEST_ID, pattern=ONE_LINE, description="the item's id, URL-encoded")
+    str, Path(min_length=1, max_length=LONGEST_ID, pattern=NOT_BLANK, description="the item's id, URL-encoded")
 ]
 # An exact scan of more numbers than this takes longer than a thread switch.
 INLINE_NUMBERS = 4_000_000

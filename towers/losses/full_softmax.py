@@ -35,6 +35,9 @@ def full_softmax(
 
     Source: Bridle, Neurocomputing 1990; several positives share the label equally, as in `tf.nn.sampled_softmax_loss`.
 
+    In a training loop of your own with `jit_compile`, the tape belongs inside the compiled function: TensorFlow would
+    differentiate the blocks otherwise, and XLA cannot compile that.
+
     Args:
         query: [B, D].
         encode: maps item numbers int64 [n], each below `count`, to vectors [n, D]. Only called in tracing, on blocks.

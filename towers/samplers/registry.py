@@ -23,9 +23,11 @@ def build_sampler(
         examples_seen: positives that the whole run will count.
 
     Raises:
-        ConfigError: `counts` rise with log_uniform, no item has an example, there are more distinct negatives than
-            items to draw, or the list of a learned_unigram does not hold a batch.
+        ConfigError: `counts` rise with log_uniform, one is negative or none positive, there are more distinct negatives
+            than items to draw, or the list of a learned_unigram does not hold a batch.
     """
+    if counts.min(initial=0) < 0:
+        raise ConfigError(f"sampler: a number of training examples must not be negative; got {counts.min()}")
     if not counts.any():
         raise ConfigError("sampler: draws items by their training examples, and no item has one")
     # The losses expect the batch's own items first. Sorted before numbering, so their place does not change the draws.

@@ -127,14 +127,17 @@ class IdColumn:
         # Most ids contain no point: this literal search spares most files the regular expression.
         maybe = frame.select(value.str.contains(".", literal=True).any()).item()
         if self._form is None:
-            first = frame.select(value.filter(value.str.contains(EITHER)).first()).item()
-            if first is not None:
-                self._form = POINT if "." in first else WHOLE
-                self._all.take(self._form, first, self.path, self.column)
+            numbers = frame.select(value.filter(value.str.contains(EITHER))).to_series()
+            if len(numbers):
+                pointed = numbers.str.contains(".", literal=True)
+                # The rarer form is the mistake, whichever comes first.
+                self._form = POINT if 2 * int(pointed.sum()) > len(numbers) else WHOLE
+                example = numbers.filter(pointed == (self._form == POINT))[0]
+                self._all.take(self._form, example, self.path, self.column)
         other = POINT if self._form == WHOLE else WHOLE
         if self._form is None or (self._form == WHOLE and not maybe):
             return frame
-        reason = "ids that differ only by type: the column began with " + ("1" if self._form == WHOLE else "1.0")
+        reason = "ids that differ only by type: most are written like " + ("1" if self._form == WHOLE else "1.0")
         return self._drop(frame, value.str.contains(other), reason)
 
     def _drop(self, frame: pl.DataFrame, bad: pl.Expr, reason: str) -> pl.DataFrame:

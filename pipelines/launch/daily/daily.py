@@ -44,8 +44,9 @@ def run(config: Path) -> dict[str, Any]:
         day = Day.open(loop)
         # Also after a rollback, which holds until there are new events.
         ended = (day.summary.get("outcome"), day.summary.get("store"))
-        if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir():
-            say(f"nothing to do: {day.name} is made of these events and this recipe; {loop.active} answers")
+        answers = loop.active
+        if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir() and answers is not None:
+            say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
             next_step("bundles list --root", place)
             return day.summary
         steps = day.steps()

@@ -144,7 +144,10 @@ def test_order_of_the_file_is_no_global_time(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("times", "message"),
-    [((5, 5, 5, 5), "no moment between|no event to train on"), ((1, 2, 2, 2), "no moment between")],
+    [
+        ((5, 5, 5, 5), "no moment between|no event to train on"),
+        ((1, 2, 2, 2), "the same time, 2; take another data.split"),
+    ],
 )
 def test_times_that_cannot_tell_the_parts_apart_are_refused(
     tmp_path: Path, times: tuple[int, ...], message: str

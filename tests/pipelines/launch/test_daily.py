@@ -211,6 +211,10 @@ def test_three_days(
     root.rollback()
     assert daily.run(config) == fourth
     assert root.read().active == second["day"]
+    # Nothing answers: the day that is ready does, judged without a bundle to compare with.
+    root.file.unlink()
+    assert daily.run(config)["outcome"] == ACTIVATED
+    assert root.read().active == fourth["day"]
 
 
 # Some objects are in the store; all are, and none answers.

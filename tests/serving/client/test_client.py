@@ -509,6 +509,11 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
             ask("http://service", lambda c: c.recall(), **settings)
     with pytest.raises(TypeError, match="items: a list is wanted, got the string 'i1'"):
         ask("http://service", lambda c: c.similar("i1"))
+    with pytest.raises(TypeError, match="a list of dictionaries is wanted, got 'id' in it"):
+        ask("http://service", lambda c: c.add_events({"id": "e", "user_id": "u", "item_id": "i", "time": 1}))
+    for number in (1, b"x", None):
+        with pytest.raises(TypeError, match=f"item_id: a string is wanted, got {number}; ids are strings"):
+            ask("http://service", lambda c, number=number: c.put_item(number, {}, {}))
     with pytest.raises(ValueError, match="JSON"):
         ask("http://service", lambda c: c.put_item("i1", {"price": math.nan}, {}))
     with pytest.raises(ValueError, match=r"^DELETE http://\*\*\*@service: URL.* too long$"):

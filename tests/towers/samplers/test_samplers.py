@@ -470,6 +470,8 @@ def test_what_cannot_be_drawn_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"falling.*number 7 has 400 of them, number 8 has 10363"):
         built(rising, name="log_uniform")
     built(rising, name="unigram")
+    with pytest.raises(ConfigError, match="must not be negative; got -1"):
+        built(np.array([3, -1], np.int64), name="unigram")
     with pytest.raises(ConfigError, match="no item has one"):
         built(np.array([0, 0], np.int64), name="uniform")
     with pytest.raises(ConfigError, match=r"sampler\.negatives = 2 with distinct.*only 1 items"):
