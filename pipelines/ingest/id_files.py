@@ -10,6 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import DataError
+from pipelines.ingest.formats.column_names import shown
 from pipelines.ingest.formats.copies import Copies, bare_name, local_copies
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.jsonl import jsonl_table
@@ -68,7 +69,7 @@ def open_table(path: Path, columns: Sequence[str], copies: Copies, suffixes: Seq
     table = _opened(copies.unpacked(path), suffix, columns)
     for column in columns:
         if column not in table.columns:
-            raise DataError(f"{path}: no column {column!r}; it has {', '.join(table.columns)}")
+            raise DataError(f"{path}: no column {column!r}; it has {shown(table.columns)}")
     return table
 
 
@@ -82,7 +83,7 @@ def ids_of(table: Table, columns: Sequence[str], rejects: Rejects) -> pl.DataFra
                 raise DataError(f"{table.path}: column {column!r} must hold strings or whole numbers, holds {dtype}")
         ids = batch.select(*(pl.col(column).cast(pl.String) for column in columns), pl.col(ROW).cast(pl.Int64))
         for column in columns:
-            missing = pl.col(column).is_null() | (pl.col(column) == "")
+            missing = pl.col(column).is_null() | (pl.col(column).str.strip_chars() == "")
             ids = rejects.split_off(ids, missing, table.path, column, "no id")
         parts.append(ids)
     return pl.concat(parts)

@@ -140,7 +140,7 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
     if "metric" in config.train.model_fields_set and int(metric.partition("@")[2]) >= items:
         raise ConfigError(
             f"train.metric: {metric} takes each of the data set's {items:,} items as found, whatever the model; "
-            + (f"K must be below {items}" if items > 1 else "there must be two items or more to recall from")
+            "take a K below that, or more items"
         )
     if config.data.refit and not has_targets(data, "valid"):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")

@@ -146,8 +146,7 @@ def recall_batch(queries: Sequence[RecallQuery]) -> Call[list[RecallAnswer]]:
     def read(answer: Any) -> list[RecallAnswer]:
         return [_recalled({**each, "request_id": answer["request_id"]}) for each in answer["answers"]]
 
-    body = {"queries": [_body(query) for query in queries]}
-    return Call("POST", "/recall/batch", body, read)
+    return Call("POST", "/recall/batch", _bodies("queries", queries), read)
 
 
 def similar(items: Sequence[str], options: Mapping[str, Any]) -> Call[RecallAnswer]:
@@ -161,7 +160,7 @@ def embed(queries: Sequence[EmbedQuery]) -> Call[EmbedAnswer]:
     def read(answer: Any) -> EmbedAnswer:
         return EmbedAnswer(answer["vectors"], answer["sources"], answer["model_version"])
 
-    return Call("POST", "/embed", {"queries": [_body(query) for query in queries]}, read)
+    return Call("POST", "/embed", _bodies("queries", queries), read)
 
 
 def put_item(item_id: str, features: Mapping[str, Any], attributes: Mapping[str, Any]) -> Call[int]:
@@ -171,7 +170,7 @@ def put_item(item_id: str, features: Mapping[str, Any], attributes: Mapping[str,
 
 def put_items(items: Sequence[Item]) -> Call[int]:
     """`PUT /items`."""
-    return Call("PUT", "/items", {"items": [_body(item) for item in items]}, _number("seq"))
+    return Call("PUT", "/items", _bodies("items", items), _number("seq"))
 
 
 def delete_item(item_id: str) -> Call[int]:
@@ -181,13 +180,12 @@ def delete_item(item_id: str) -> Call[int]:
 
 def add_events(events: Sequence[Event]) -> Call[int]:
     """`POST /events`."""
-    return Call("POST", "/events", {"events": [_body(event) for event in events]}, _number("added"))
+    return Call("POST", "/events", _bodies("events", events), _number("added"))
 
 
 def add_impressions(impressions: Sequence[Impression]) -> Call[int]:
     """`POST /impressions`."""
-    body = {"impressions": [_body(impression) for impression in impressions]}
-    return Call("POST", "/impressions", body, _number("added"))
+    return Call("POST", "/impressions", _bodies("impressions", impressions), _number("added"))
 
 
 def ready() -> Call[bool]:
@@ -197,14 +195,19 @@ def ready() -> Call[bool]:
 
 def _item_path(item_id: str) -> str:
     if not isinstance(item_id, str):
-        raise TypeError(f"item_id: a string is wanted, got {item_id!r}; ids are strings, also those like numbers")
+        raise TypeError(f"item_id: a string is wanted, got {item_id!r:.100}; ids are strings, also those like numbers")
     # An id of dots must not climb out of /items, and a slash in an id must not split the path.
     return "/items/" + quote(item_id, safe="").replace(".", "%2E")
 
 
+def _bodies(name: str, arguments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    for each in arguments:
+        if not isinstance(each, Mapping):  # the keys of one dictionary, perhaps
+            raise TypeError(f"{name}: a list of dictionaries is wanted, got {each!r:.100} in it")
+    return {name: [_body(each) for each in arguments]}
+
+
 def _body(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    if not isinstance(arguments, Mapping):  # one dictionary instead of a list of them, perhaps
-        raise TypeError(f"a list of dictionaries is wanted, got {arguments!r} in it")
     return {name: _plain(name, value) for name, value in arguments.items() if value is not None}
 
 

@@ -22,7 +22,8 @@ LONGEST_ID = 1_000
 
 # JSON has one number type: 10.0 is an integer, also in JSON Schema.
 Whole = Annotated[int, BeforeValidator(lambda n: int(n) if isinstance(n, float) and n.is_integer() else n)]
-NOT_BLANK = r"^[^\r\n]*\S[^\r\n]*$"  # ids as the next training takes them: lines of a vocabulary, more than blanks
+ONE_LINE = r"^[^\n]+$"  # ids are lines of a vocabulary
+NOT_BLANK = r"^[^\r\n]*\S[^\r\n]*$"  # new ids, as `prepare` takes them for the next training
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=NOT_BLANK)]
 
 Body = TypeVar("Body", bound=BaseModel)

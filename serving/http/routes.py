@@ -24,6 +24,7 @@ from serving.http.request_errors import at_most
 from serving.http.requests import (
     LONGEST_ID,
     NOT_BLANK,
+    ONE_LINE,
     EmbedRequest,
     RecallBatchRequest,
     RecallRequest,
@@ -42,9 +43,6 @@ from serving.search.filtered import OVERFETCH_LIMIT
 from serving.service.service import Service, service_of
 from serving.telemetry import metrics
 
-PathId = Annotated[
-    str, Path(min_length=1, max_length=LONGEST_ID, pattern=NOT_BLANK, description="the item's id, URL-encoded")
-]
 # An exact scan of more numbers than this takes longer than a thread switch.
 INLINE_NUMBERS = 4_000_000
 # Looking up more ids than this holds the event loop for a millisecond.
@@ -56,16 +54,22 @@ T = TypeVar("T")
 Body = TypeVar("Body", bound=BaseModel)
 
 
-async def _item_id(request: Request, item_id: PathId) -> str:
-    # The server replaces what is not UTF-8, so that two ids of other bytes would be one item.
-    try:
-        unquote_to_bytes(request.scope["raw_path"]).decode()
-    except UnicodeDecodeError:
-        raise RequestError("item_id: must be URL-encoded UTF-8, got other bytes", field="item_id") from None
-    return item_id
+def _item_id(pattern: str) -> Any:
+    path = Path(min_length=1, max_length=LONGEST_ID, pattern=pattern, description="the item's id, URL-encoded")
+
+    async def read(request: Request, item_id: Annotated[str, path]) -> str:
+        # The server replaces what is not UTF-8, so that two ids of other bytes would be one item.
+        try:
+            unquote_to_bytes(request.scope["raw_path"]).decode()
+        except UnicodeDecodeError:
+            raise RequestError("item_id: must be URL-encoded UTF-8, got other bytes", field="item_id") from None
+        return item_id
+
+    return Depends(read)
 
 
-ItemId = Annotated[str, Depends(_item_id)]
+NewId = Annotated[str, _item_id(NOT_BLANK)]
+OldId = Annotated[str, _item_id(ONE_LINE)]  # of a bundle of your own vectors, perhaps
 
 
 async def recall(request: Request) -> Response:
@@ -123,7 +127,7 @@ async def embed(request: Request) -> Response:
     return Json(vectors_bytes(embedded, recaller.bundle.manifest.model_version))
 
 
-async def put_item(request: Request, item_id: ItemId) -> Response:
+async def put_item(request: Request, item_id: NewId) -> Response:
     """Adds an item, or replaces all that is known about it. The change is on disk before the response."""
     item = await _body(request, changes.ItemRequest)
     return await _put(request, [(item_id, item.features, item.attributes)], "")
@@ -135,7 +139,7 @@ async def put_items(request: Request) -> Response:
     return await _put(request, [(each.id, each.features, each.attributes) for each in body.items])
 
 
-async def delete_item(request: Request, item_id: ItemId) -> Response:
+async def delete_item(request: Request, item_id: OldId) -> Response:
     """Removes an item from every answer; an unknown id is no error. The change is on disk before the response."""
     service = service_of(request)
     seq = await _writing(service, lambda: service.live.delete([item_id]))

@@ -21,6 +21,7 @@ from pipelines.ingest.columns.attributes import typed_columns
 from pipelines.ingest.columns.dates import in_calendar, seconds_of
 from pipelines.ingest.columns.numbers import numbers, text_kind
 from pipelines.ingest.columns.vectors import NOT_NUMBERS
+from pipelines.ingest.formats.column_names import shown
 from pipelines.ingest.formats.copies import Copies
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.id_files import ids_of, open_table
@@ -64,7 +65,7 @@ class FeatureFile:
         features = [spec for spec in specs if spec.name not in self._id_features]
         self._read = [spec for spec in features if spec.name in self.table.columns]
         if features and not self._read:
-            found, inputs = ", ".join(self.table.columns), ", ".join(spec.name for spec in features)
+            found, inputs = shown(self.table.columns), ", ".join(spec.name for spec in features)
             raise DataError(f"{path}: no column of a feature; it has {found}; the tower's inputs are {inputs}")
         if missing := [spec.name for spec in features if spec not in self._read]:
             say(f"{path}: no column {', '.join(missing)}: missing in every row")

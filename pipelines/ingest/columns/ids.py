@@ -137,7 +137,7 @@ class IdColumn:
         other = POINT if self._form == WHOLE else WHOLE
         if self._form is None or (self._form == WHOLE and not maybe):
             return frame
-        reason = "ids that differ only by type: most are written like " + ("1" if self._form == WHOLE else "1.0")
+        reason = "ids that differ only by type: others are written like " + ("1" if self._form == WHOLE else "1.0")
         return self._drop(frame, value.str.contains(other), reason)
 
     def _drop(self, frame: pl.DataFrame, bad: pl.Expr, reason: str) -> pl.DataFrame:

@@ -36,6 +36,7 @@ NAME_IT = (
     '{role} = "NAME" under [data.columns] of the recipe that --config names'
 )
 
+CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd]")  # in a name: a terminal obeys some of them
 MOST_SHOWN, LONGEST_SHOWN = 30, 100  # columns in a message, and letters of one
 TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts"}
 VALUE = re.compile(r"-?\d+([.,]\d+)?$|\d{4}-\d\d-\d\d")  # a number or a date: in a header line no likely name
@@ -166,7 +167,7 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
         free = _free(columns, role)
         near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
         hint = (f"; did you mean {near[0]!r}?" if near else "") + (remedy and f"; {remedy}")
-        raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {_shown(columns)}{hint}")
+        raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {shown(columns)}{hint}")
     plain = {_plain(column): column for column in reversed(columns)}
     # Elsewhere than in Amazon's reviews it may be anything.
     if plain.keys().isdisjoint(("asin", "reviewerid", "unixreviewtime")):
@@ -179,16 +180,17 @@ def _not_found(path: Path, columns: Sequence[str], role: str, remedy: str) -> st
     hint = f"did you mean {near[0]!r}?; " if near else ""
     if any(VALUE.match(column) for column in columns):
         hint = "if these are values, put a line with the names of the columns before them (user_id, item_id, …), else "
-    if not all(column.isprintable() for column in columns):
-        hint = "it may be no file of text; else "
-    return f"{path}: no column of {role} ids; it has {_shown(columns)}; {hint}{remedy}"
+    if any(CONTROL.search(column) for column in columns):
+        hint = f"it may be no file of text; if it is, {hint}"
+    return f"{path}: no column of {role} ids; it has {shown(columns)}; {hint}{remedy}"
 
 
-def _shown(columns: Sequence[str]) -> str:
+def shown(columns: Sequence[str]) -> str:
     """Column names for a message: the first ones, without characters that a terminal would obey."""
-    names = [column if column.isprintable() else repr(column) for column in columns[:MOST_SHOWN]]
+    names = [name[:LONGEST_SHOWN] + "…" * (len(name) > LONGEST_SHOWN) for name in columns[:MOST_SHOWN]]
     more = len(columns) - MOST_SHOWN
-    return ", ".join(name[:LONGEST_SHOWN] for name in names) + (f" and {more:,} more" if more > 0 else "")
+    told = ", ".join(repr(name) if CONTROL.search(name) else name for name in names)
+    return told + (f" and {more:,} more" if more > 0 else "")
 
 
 def _free(columns: Sequence[str], role: str) -> list[str]:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from pipelines.console import amount, say
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
+from pipelines.ingest.formats.column_names import shown
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import BATCH_ROWS, Table, TextFile, text_file
 
@@ -59,7 +60,7 @@ def csv_table(
         separator = _separator(path, quote)
     names = tuple(header) if header is not None else tuple(map(rename, _header(path, separator, quote)))
     if len(set(names)) < len(names):
-        raise DataError(f"{path}, row 1: a column name occurs twice in: {', '.join(names)}; is this line data?")
+        raise DataError(f"{path}, row 1: a column name occurs twice in: {shown(names)}; is this line data?")
     first = 1 if header is not None else 2
     layout = _Layout(path, separator, quote, names, first, text)
 

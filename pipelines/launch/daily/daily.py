@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.console import amount, next_step, phases, say
-from pipelines.errors import GateError
+from pipelines.errors import DataError, GateError
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days, day_that_answers
 from pipelines.launch.daily.settings import Loop
 from serving.errors import BundleError
@@ -44,8 +44,14 @@ def run(config: Path) -> dict[str, Any]:
         day = Day.open(loop)
         # Also after a rollback, which holds until there are new events.
         ended = (day.summary.get("outcome"), day.summary.get("store"))
-        answers = loop.active
-        if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir() and answers is not None:
+        if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir():
+            answers = loop.answers
+            if answers is None:
+                # It is not activated here: an operator may have taken it out of service.
+                raise DataError(
+                    f"{place}: no bundle is active, and {day.name} is made of these events and this recipe already: "
+                    f"`towers bundles activate {day.name} --root {place}`"
+                )
             say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
             next_step("bundles list --root", place)
             return day.summary

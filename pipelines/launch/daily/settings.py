@@ -158,8 +158,8 @@ class Loop:
             )
         if rules.agreement is not None and self.active is None:
             raise DataError(
-                f"{file}: rules: {place}: agreement: no bundle of {self.settings.root} is active yet; add this rule "
-                "after the first day"
+                f"{file}: rules: {place}: agreement: no bundle of {self.settings.root} is active; add this rule after "
+                "the first day, or activate a bundle"
             )
 
     @property
@@ -167,6 +167,14 @@ class Loop:
         """What `active.json` of the root says; None before the first bundle."""
         versions = Versions(self.settings.root)
         return versions.read() if versions.file.exists() else None
+
+    @property
+    def answers(self) -> str | None:
+        """The name of the bundle that is active where services look: in the store, without one in the root."""
+        content, now = self.stored_active(), self.choice
+        if self.settings.store is not None:
+            now = None if content is None else parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
+        return None if now is None else now.active
 
     @property
     def active(self) -> str | None:

@@ -68,7 +68,8 @@ CASES: dict[str, tuple[str, bytes, int, str, str, str | None]] = {
     "not UTF-8": ("e.csv", (HEADER + GOOD + "caf\xe9,a,1700000002,3\n").encode("latin-1"), 4, "", "not UTF-8", None),
     "not UTF-8 in lists": ("e.txt", b"u1 a\nu2 b\ncaf\xe9 c\n", 3, "", "not UTF-8", None),
     "1 and 1.0 in text": ("e.csv", b"user,item\n1,a\n2,b\n1.0,c\n", 4, "user", "differ only by type", "1.0"),
-    "1.0 before 2 and 3": ("e.csv", b"user,item\n1.0,a\n2,b\n3,c\n", 2, "user", "most are written like 1", "1.0"),
+    "1.0 and 1 alike": ("e.csv", b"user,item\n1.0,a\n1,b\nu,c\n", 2, "user", "others are written like 1", "1.0"),
+    "1.0 before 2 and 3": ("e.csv", b"user,item\n1.0,a\n2,b\n3,c\n", 2, "user", "others are written like 1", "1.0"),
     "not a pair": ("e.txt", b"u1 a\nu2 b\n" + b"u a\n" * 100 + b"u3 c d\n", 103, "line", "expected two ids", "u3 c d"),
     "JSON line cut off": (
         "e.jsonl",
@@ -267,7 +268,9 @@ def test_a_missing_id_column_is_told_with_the_columns_there_are_and_never_a_rati
     ("content", "told"),
     [
         (",".join(f"c{place}" for place in range(40)).encode(), "it has c0, .*, c29 and 10 more; name it"),
-        (b"\x1b[31m\x01,b", r"it has '\\x1b\[31m\\x01', b; it may be no file of text; else name it"),
+        (b"\x1b[31m\x01,b", r"it has '\\x1b\[31m\\x01', b; it may be no file of text; if it is, name it"),
+        (b"\x01" * 101 + b",b", r"it has '(\\x01){100}…', b; it may"),
+        ("usr_idd\u00a0,b".encode(), "it has usr_idd\u00a0, b; did you mean [^;]*; name it"),
     ],
 )
 def test_columns_are_told_in_one_line_that_a_terminal_can_show(tmp_path: Path, content: bytes, told: str) -> None:

@@ -211,10 +211,6 @@ def test_three_days(
     root.rollback()
     assert daily.run(config) == fourth
     assert root.read().active == second["day"]
-    # Nothing answers: the day that is ready does, judged without a bundle to compare with.
-    root.file.unlink()
-    assert daily.run(config)["outcome"] == ACTIVATED
-    assert root.read().active == fourth["day"]
 
 
 # Some objects are in the store; all are, and none answers.
@@ -288,6 +284,26 @@ def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -
         (tmp_path / "disk" / "part-0.csv").write_text(f"user_id,item_id,timestamp\nu1,{item},1700000000\n")
         keys.add(loop.key())
     assert len(keys) == 3
+
+
+@pytest.mark.parametrize("store", [False, True], ids=["root", "store"])
+def test_a_finished_day_says_what_answers_where_services_look(
+    loop: Loop, tmp_path: Path, store: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day, place, url = Day.open(loop), tmp_path / "bundles", None
+    if store:
+        pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+        place = tmp_path / "store"
+        place.mkdir()
+        url = f"file://{place}"
+        (tmp_path / "daily.toml").write_text(f'{SETTINGS}store = "{url}"\n')
+    day.bundle.mkdir(parents=True)
+    (day.folder / SUMMARY).write_text(json.dumps({"outcome": ACTIVATED, "store": url}))
+    with pytest.raises(DataError, match=f"{url or place}: no bundle is active, and {day.name} .*activate {day.name} "):
+        daily.run(tmp_path / "daily.toml")
+    Versions(place).file.write_text(Active(active="by-hand").model_dump_json())
+    assert daily.run(tmp_path / "daily.toml") == day.summary
+    assert "by-hand answers" in capsys.readouterr().err
 
 
 def test_other_pairs_of_similar_items_make_another_day(loop: Loop, tmp_path: Path) -> None:
@@ -599,7 +615,7 @@ SIMILARITY = 'task = "similarity"\n[similarity]\ncolumn = "group"\n[loss]\nname 
 LATE = {
     "a metric": ("gate.toml", RULE.replace("recall", "recal"), "gate.toml: .*got 'recal@10'"),
     "relative": ("gate.toml", RULE + 'relative = "difference"\n', "rules: .*relative"),
-    "agreement": ("gate.toml", "[agreement]\nat_least = 0.1\n", "rules: .*agreement: no bundle of .* is active yet"),
+    "agreement": ("gate.toml", "[agreement]\nat_least = 0.1\n", "rules: .*agreement: no bundle of .* is active; add"),
     "a key": ("recipe.toml", "[train]\nepoch = 3\n", "recipe: .*train.epoch: no such key"),
     "warm": ("recipe.toml", SIMILARITY, "warm: a recipe of task = 'similarity' has no warm start"),
 }

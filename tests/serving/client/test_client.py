@@ -509,7 +509,7 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
             ask("http://service", lambda c: c.recall(), **settings)
     with pytest.raises(TypeError, match="items: a list is wanted, got the string 'i1'"):
         ask("http://service", lambda c: c.similar("i1"))
-    with pytest.raises(TypeError, match="a list of dictionaries is wanted, got 'id' in it"):
+    with pytest.raises(TypeError, match="events: a list of dictionaries is wanted, got 'id' in it"):
         ask("http://service", lambda c: c.add_events({"id": "e", "user_id": "u", "item_id": "i", "time": 1}))
     for number in (1, b"x", None):
         with pytest.raises(TypeError, match=f"item_id: a string is wanted, got {number}; ids are strings"):
