@@ -13,7 +13,6 @@ _SPLITS = (
 MEASURES = {
     "beauty": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
-    "beauty_s3rec_categories": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_categories_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_s3rec_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
     "beauty_taught": ("benchmarks.quality.beauty", *PATH, "towers/recipes/beauty.toml"),
@@ -24,6 +23,7 @@ MEASURES = {
     "ml_100k_rolling": ("benchmarks.quality.rolling", "towers/recipes/ml-100k.toml"),
     "quality_gowalla": (*_SPLITS, "towers/recipes/gowalla.toml"),
     "quality_gowalla_ordered": (*_SPLITS, "towers/recipes/gowalla-ordered.toml"),
+    "quality_gowalla_taught": (*_SPLITS, "towers/recipes/gowalla.toml"),
     "quality_ml_1m_split": (*_SPLITS, "towers/recipes/ml-1m.toml"),
     "similarity": ("benchmarks.quality.item_to_item", *PATH, "towers/recipes/ml-100k-similarity.toml"),
     "timed": ("benchmarks.quality.timed", "towers/recipes/default.toml"),

@@ -40,13 +40,15 @@ def demo(result: Result) -> Rows:
     ]
 
 
-def quality(result: Result, what: str, name: str, split: str, on_validation: str = "all", rest: str = "") -> Rows:
+def quality(
+    result: Result, what: str, name: str, split: str, on_validation: str = "all", rest: str = "", ordered: bool = False
+) -> Rows:
     """Both ways of choosing the epoch, beside what is published for the split, as sets; and the service."""
     published, by, first = PUBLISHED[split], SOURCES[split], result["runs"]["validation"][0]
-    ordered = name != split
     service, seeds = first["service"], len(result["runs"]["validation"])
-    baseline, cheap = cheap_baseline(result, f"baselines_{name.replace('-', '_')}")
+    baseline, cheap = cheap_baseline(result, f"baselines_{(name if ordered else split).replace('-', '_')}")
     command = repeated(f"quality.public_splits {name}", seeds)
+    command += " --protocols validation" * ("test" not in result["figures"])
     weighted, chosen, disclosed = "", "epoch and norm exponent", ""
     if first["stages"][-1].get("prior"):
         weighted, chosen = " and a weight on popularity", "epoch, norm exponent and prior"
@@ -186,18 +188,20 @@ def similarity(result: Result) -> Rows:
     ]
 
 
+gowalla_sets = partial(
+    quality,
+    split="gowalla",
+    on_validation="epoch, norm exponent and prior",
+    rest="; rate, temperature, correction, average and balance are those of the recipe in order",
+)
 ROWS: dict[str, Callable[[Result], Rows]] = {
     "demo": demo,
-    "quality_gowalla": partial(
-        quality,
-        what="Gowalla, ids as sets",
-        name="gowalla",
-        split="gowalla",
-        on_validation="epoch, norm exponent and prior",
-        rest="; rate, temperature, correction, average and balance are those of the recipe in order",
+    "quality_gowalla": partial(gowalla_sets, what="Gowalla, ids as sets", name="gowalla"),
+    "quality_gowalla_taught": partial(
+        gowalla_sets, what="Gowalla, ids as sets, one teacher of 256 numbers", name="gowalla-taught"
     ),
     "quality_gowalla_ordered": partial(
-        quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla"
+        quality, what="Gowalla, ids and their order", name="gowalla-ordered", split="gowalla", ordered=True
     ),
     "quality_ml_1m_split": partial(quality, what="MovieLens-1M, ids only", name="ml-1m-split", split="ml-1m-split"),
     "beauty": partial(beauty, what="Beauty, 54,542 items", published_by="SASRec", command="quality.beauty"),
@@ -218,12 +222,6 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         what="Three teachers of 128 numbers, ids alone, settings by `towers tune`, the Beauty of 12,101 items",
         published_by="eSASRec / SASRec with sampled softmax",
         command="quality.beauty --set beauty-s3rec --teachers 3",
-    ),
-    "beauty_s3rec_categories": partial(
-        beauty,
-        what="With the items' categories, the Beauty of 12,101 items",
-        published_by="eSASRec / SASRec with sampled softmax, of ids alone,",
-        command="quality.beauty --set beauty-s3rec --categories",
     ),
     "beauty_s3rec_categories_taught": partial(
         beauty,

@@ -56,7 +56,6 @@ def next_item(name: str) -> Callable[[Result], Checks]:
 JUDGED: dict[str, Callable[[Result], Checks]] = {
     "beauty": next_item("beauty"),
     "beauty_s3rec": next_item("beauty-s3rec"),
-    "beauty_s3rec_categories": next_item("beauty-s3rec"),
     "beauty_s3rec_categories_taught": next_item("beauty-s3rec"),
     "beauty_s3rec_taught": next_item("beauty-s3rec"),
     "beauty_taught": next_item("beauty"),
@@ -66,6 +65,7 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "optimizers": lambda result: optimizers.judged(result["growth"], result["against_peer"][str(optimizers.BATCH)]),
     "quality_gowalla": split("gowalla"),
     "quality_gowalla_ordered": split("gowalla-ordered"),
+    "quality_gowalla_taught": split("gowalla-taught"),
     "quality_ml_1m_split": split("ml-1m-split"),
     "ml_100k_rolling": lambda result: {
         "claims": rolling.claims_of(result["figures"]),

@@ -75,7 +75,7 @@ def test_the_figures_are_those_of_the_committed_results() -> None:
 def test_the_highlights_mark_the_old_figures_as_the_page_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table, "is_old", lambda name: name == "beauty_s3rec")
     lines = [line for line in highlights().splitlines() if line.startswith("- ")]
-    assert len(lines) == len(HIGHLIGHTS) + 1, "two of Gowalla"
+    assert len(lines) == len(HIGHLIGHTS)
     assert [line.startswith(f"- {OLD}Beauty") for line in lines] == ["Beauty" in line for line in lines]
     assert [line for line in measured().splitlines() if OLD in line] == [
         line for line in measured().splitlines() if "quality.beauty --set beauty-s3rec --seeds" in line
