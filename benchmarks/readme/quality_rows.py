@@ -244,5 +244,6 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
         tune, what="the Beauty of 12,101 items (`sequence` starts from the larger Beauty)", of_start=False
     ),
     "tune_ml_100k": partial(tune, what="MovieLens-100k"),
+    "tune_ml_1m_split": partial(tune, what="MovieLens-1M"),
     "similarity": similarity,
 }

@@ -10,4 +10,5 @@ MEASURES = {
     "tune_gowalla": _TUNE,
     "tune_gowalla_with_starts": _TUNE,
     "tune_ml_100k": _TUNE,
+    "tune_ml_1m_split": _TUNE,
 }

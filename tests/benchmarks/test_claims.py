@@ -75,7 +75,7 @@ JUDGED: dict[str, Callable[[Result], Checks]] = {
     "serving": lambda result: throughput.judged(*(result[key] for key in ("ratios", "idle_ms", "half_load", "swap"))),
     **{
         f"tune_{name}": tuned
-        for name in ("beauty_s3rec", "beauty_with_starts", "gowalla", "gowalla_with_starts", "ml_100k")
+        for name in ("beauty_s3rec", "beauty_with_starts", "gowalla", "gowalla_with_starts", "ml_100k", "ml_1m_split")
     },
     "warm_start": lambda result: {"claims": warm_start.claims_of(result["figures"]), "goals": {}},
 }
