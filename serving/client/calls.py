@@ -201,10 +201,12 @@ def _item_path(item_id: str) -> str:
 
 
 def _bodies(name: str, arguments: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    for each in arguments:
+    bodies = []
+    for each in arguments:  # once: an iterator has them only once
         if not isinstance(each, Mapping):  # the keys of one dictionary, perhaps
             raise TypeError(f"{name}: a list of dictionaries is wanted, got {each!r:.100} in it")
-    return {name: [_body(each) for each in arguments]}
+        bodies.append(_body(each))
+    return {name: bodies}
 
 
 def _body(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,8 @@ CALLS: dict[str, tuple[Any, tuple[str, str, Any], Any, Any]] = {
     "put all": (lambda c: c.put_items([ITEM]), ("PUT", "/items", {"items": [ITEM]}), {"seq": 5}, 5),
     "delete": (lambda c: c.delete_item("a/b ?#%é"), ("DELETE", "/items/a%2Fb%20%3F%23%25%C3%A9", None), {"seq": 6}, 6),
     "events": (
-        lambda c: c.add_events([EVENT | {"type": None}]), ("POST", "/events", {"events": [EVENT]}), {"added": 1}, 1
+        lambda c: c.add_events(iter([EVENT | {"type": None}])),
+        ("POST", "/events", {"events": [EVENT]}), {"added": 1}, 1,
     ),
     "impressions": (
         lambda c: c.add_impressions([{**SHOWN, "item_ids": ("i1", "i7")}]),
@@ -512,7 +513,7 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
     with pytest.raises(TypeError, match="events: a list of dictionaries is wanted, got 'id' in it"):
         ask("http://service", lambda c: c.add_events({"id": "e", "user_id": "u", "item_id": "i", "time": 1}))
     for number in (1, b"x", None):
-        with pytest.raises(TypeError, match=f"item_id: a string is wanted, got {number}; ids are strings"):
+        with pytest.raises(TypeError, match=f"item_id: a string is wanted, got {number!r}; ids are strings"):
             ask("http://service", lambda c, number=number: c.put_item(number, {}, {}))
     with pytest.raises(ValueError, match="JSON"):
         ask("http://service", lambda c: c.put_item("i1", {"price": math.nan}, {}))
