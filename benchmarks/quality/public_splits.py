@@ -219,8 +219,9 @@ def trained(name: str, data: Path, part: Path, seed: int, keys: tuple[str, ...] 
     """Data set and run of one training; both are kept, so that a training resumes."""
     part.mkdir(exist_ok=True)
     stages = Stages(part, data)
-    config = ("--config", SPLITS[name].recipe)
-    overrides = [word for key in (f"train.seed={seed}", *SPLITS[name].changes, *keys) for word in ("--set", key)]
+    split = SPLITS[name]
+    config = ("--config", split.recipe)
+    overrides = [word for key in (f"train.seed={seed}", *split.changes, *keys) for word in ("--set", key)]
     of_data = [word for key in keys if key.startswith("data.") for word in ("--set", key)]
     dataset, run = part / "dataset", part / "run"
     if not dataset.exists():

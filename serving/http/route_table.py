@@ -25,7 +25,7 @@ from serving.protocol.limits import HEAVY, LIGHT, LONG, PROBE, Work
 
 
 class _IdConvertor(Convertor[str]):
-    """A parameter that takes the rest of the path, slashes and line breaks too: `NewId` refuses what no id may hold.
+    """A parameter that takes the rest of the path, slashes and line breaks too: `OldId` refuses what no id may hold.
 
     Starlette's own `path` ends at a line break, so that `x` would stand for an id that ends with one.
     """

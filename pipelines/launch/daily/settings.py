@@ -170,10 +170,10 @@ class Loop:
 
     @property
     def answers(self) -> str | None:
-        """The name of the bundle that is active where services look: in the store, without one in the root."""
-        content, now = self.stored_active(), self.choice
-        if self.settings.store is not None:
-            now = None if content is None else parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
+        """The name of the bundle that is active where services look: in the store as of `follow`, else in the root."""
+        if self.settings.store is not None and self.stored_active() is None:
+            return None  # what the root says is the past
+        now = self.choice
         return None if now is None else now.active
 
     @property

@@ -51,7 +51,8 @@ REFUSED: dict[str, tuple[str, Config, str]] = {
     "a metric of every item": (
         "many",
         recipe(USER, train={"metric": "recall@9"}),
-        "train.metric: recall@9 takes each of the data set's 9 items as found, .*; take a K below that, or more items",
+        "train.metric: recall@9 takes each of the data set's 9 items as found, whatever the model; take a K below "
+        "that, or more items",
     ),
     "EASE of too many items": (
         "many",

@@ -223,13 +223,22 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "similar for a user": ("POST", "/similar", {"items": ["i1"], "user_id": "u"}, 422, "user_id", "allowed are k, ex"),
     "many items": ("PUT", "/items", {"items": [{"id": "a"}] * 3}, 422, "items", "must hold at most 2, got 3"),
     "item without id": ("PUT", "/items", {"items": [{"features": {}}]}, 422, "items.0.id", "is missing"),
-    "line break in an id": ("PUT", "/items", {"items": [{"id": "a\nb"}]}, 422, "items.0.id", "and no line break"),
-    "return in an id": ("PUT", "/items", {"items": [{"id": "a\rb"}]}, 422, "items.0.id", "and no line break"),
+    "line break in an id": (
+        "PUT", "/items", {"items": [{"id": "a\nb"}]}, 422, "items.0.id",
+        "must hold more than blanks, and no line break",
+    ),
+    "return in an id": (
+        "PUT", "/items", {"items": [{"id": "a\rb"}]}, 422, "items.0.id",
+        "must hold more than blanks, and no line break",
+    ),
     "blank id": ("PUT", "/items", {"items": [{"id": " \u2003"}]}, 422, "items.0.id", "must hold more than blanks"),
     "line break in a path": (
-        "PUT", "/items/x%0Ay", {"features": {"group": "g1"}}, 422, "item_id", "and no line break, got",
+        "PUT", "/items/x%0Ay", {"features": {"group": "g1"}}, 422, "item_id",
+        "item_id: must hold more than blanks, and no line break",
     ),
-    "line break at the end of a path": ("DELETE", "/items/x%0A", None, 422, "item_id", "and no line break"),
+    "line break at the end of a path": (
+        "DELETE", "/items/x%0A", None, 422, "item_id", "must hold more than blanks, and no line break",
+    ),
     "return at the end of a path": ("PUT", "/items/x%0D", {}, 422, "item_id", "and no line break"),
     "blank in a path": ("PUT", "/items/%20", {}, 422, "item_id", "item_id: must hold more than blanks"),
     "no text in a path": (
