@@ -3,9 +3,9 @@
 In: the folder of the data, a working directory, where an interrupted run resumes. Out: benchmarks/levers/results/
     gowalla.json, its table in docs/model/encoders.md; code 1 where a claim fails.
 
-Each lever is the recipe with that one change, trained for as many epochs. The recipe's settings were chosen on this
-validation, those of a change were not: a training tuned for it may reach more.
-Claims: one hop of the graph finds more than ids alone, and co-occurrence beside it more than one hop, in each seed.
+Each lever is the recipe with that one change, trained for as many epochs, one seed. The recipe's settings were chosen
+on this validation, those of a change were not: a training tuned for it may reach more.
+Claims: one hop of the graph finds more than ids alone, and co-occurrence beside it more than one hop.
 """
 
 import sys
@@ -16,9 +16,9 @@ from benchmarks.harness.stages import Stages, arguments
 from benchmarks.levers.changes import rows_of, write_result
 
 RECIPE, PAGE = Path("towers") / "recipes" / "gowalla.toml", DOCS / "model" / "encoders.md"
-NAME, METRIC, SEEDS = "gowalla", "recall@20", 2
+NAME, METRIC = "gowalla", "recall@20"
 
-BASE = ("data.refit=false", "train.epochs=10")
+BASE = ("data.refit=false", "train.epochs=5")
 CANDIDATE, QUERY = "features.candidate.nearby=", "features.query.history.cooccurrence=0"
 IDS, HOP, BOTH = "ids alone", "one hop of the graph, without co-occurrence", "the recipe"
 LEVERS: dict[str, tuple[str, ...]] = {
@@ -47,15 +47,10 @@ LEVERS: dict[str, tuple[str, ...]] = {
 
 
 def main(data: Path, work: Path) -> int:
-    rows = rows_of(Stages(work, data), ("--events", str(data), "--format", "lightgcn"), RECIPE, LEVERS, SEEDS)
-    best = {row["lever"]: row["best"] for row in rows}
-    claims = {
-        f"{more} finds more than {less}, in each seed": all(
-            mine > other for mine, other in zip(best[more], best[less], strict=True)
-        )
-        for more, less in ((HOP, IDS), (BOTH, HOP))
-    }
-    return write_result(__file__, NAME, {"claims": claims, "rows": rows, "seeds": SEEDS}, PAGE, METRIC)
+    rows = rows_of(Stages(work, data), ("--events", str(data), "--format", "lightgcn"), RECIPE, LEVERS, seeds=1)
+    best = {row["lever"]: max(row["best"]) for row in rows}
+    claims = {f"{more} finds more than {less}": best[more] > best[less] for more, less in ((HOP, IDS), (BOTH, HOP))}
+    return write_result(__file__, NAME, {"claims": claims, "rows": rows}, PAGE, METRIC)
 
 
 if __name__ == "__main__":
