@@ -1,7 +1,7 @@
 """The search: an Optuna study whose trials train for one share each, until the rest of the budget is for the finals.
 
 It first tries the starts, then alternates steps from the best point with Optuna's TPE sampler, in the best family and
-at times in the second best; see `docs/model/tuning.md`.
+at times in those near it; see `docs/model/tuning.md`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ ROOM = 0.8  # planned part of the recipe's training time, because a machine's lo
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
 FINALS = SHARES // 2  # what the finals cost: as many runs of the best trial, at most half of the budget
 STEPS_FIRST, STEP_EVERY = 12, 4  # a family's first trials are steps, later one in this many
-SECOND_BEST, SECOND_EVERY = 0.95, 3  # a family as near to the best one as this gets one trial in this many
+NEAR, OTHERS_EVERY = 0.95, 3  # families as near to the best one as this share one trial in this many
 MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
 START, SAMPLED, LARGER_BATCH, REPEAT = "start", "sampled", "larger batch", "tried before"
 SPREAD = 100_003  # keeps the sampler seeds of two searches apart
@@ -210,8 +210,10 @@ class Search:
         if not best:
             return  # all are too slow or diverge, and so would the rest
         first, *others = best.values()
-        near = [each for each in others if each.run.value >= SECOND_BEST * first.run.value]
-        chosen = near[0] if near and len(done) % SECOND_EVERY == 0 else first
+        near = [each for each in others if each.run.value >= NEAR * first.run.value]
+        # The one that has cost the least: a trial of whole users takes a fraction of the others' time.
+        cost = {name: sum(each.run.cost for each in done if each.family == name) for name in families}
+        chosen = min(near, key=lambda each: cost[each.family]) if near and len(done) % OTHERS_EVERY == 0 else first
         if sum(each.family == chosen.family for each in done) >= STEPS_FIRST and len(done) % STEP_EVERY:
             yield chosen.family, SAMPLED, 0, None
         for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by)):

@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.starts import BATCH_SIZES, GIVEN, NEGATIVES, OF_USERS, WHOLE_USERS, Point, Value, starts
+from pipelines.tuning.starts import BATCH_SIZES, GIVEN, NEGATIVES, USERS, Point, Value, starts
 from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
 from towers.config.features import WINDOW
 from towers.config.recipe import Config
@@ -18,7 +18,7 @@ Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
 ADAGRAD = 250.0  # its rate in one of Adam: 0.5 for the 0.002 that starts have; weights decay by their product
-USERS = 256  # a batch: a few thousand users are few steps an epoch
+USER_BATCH = 256  # a few thousand users are few steps an epoch
 ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
 
 
@@ -27,7 +27,7 @@ class Family:
     """Models with one kind of user vector.
 
     Attributes:
-        name: "ids", "graph", "history" or "sequence".
+        name: "users", "ids", "graph", "history", "sequence" or "given".
         settings: what is searched, each with its values in order; the most important setting first.
         starts: points to begin with; they name settings that are not searched, too.
     """
@@ -59,10 +59,10 @@ class Family:
 
 def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) -> list[Family]:
     """Returns the families that fit the data, the cheapest first; see `starts` for `without`."""
-    names = ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
+    whole, ordered = [USERS] if traits.whole_users else [], ["sequence"] if traits.timed else []
     return [
         Family(name, _settings(name, traits) | {"dimension": dimensions}, starts(name, traits, dimensions[0], without))
-        for name in names
+        for name in (*whole, "ids", "graph", "history", *ordered)
     ]
 
 
@@ -84,12 +84,12 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
         "optimizer": {"name": "adam", **given("learning_rate", "weight_decay", "average")},
         "train": given("batch_size", "balance", "recency"),
     }
-    if point["loss"] == WHOLE_USERS["loss"]:
+    if family == USERS:
         raw["loss"] = {"name": "full_softmax", "per_user": True}
         # A user's row is updated once an epoch, too seldom for Adam's momentum.
         rate, decay = (float(point[name]) for name in ("learning_rate", "weight_decay"))
         raw["optimizer"] |= {"name": "adagrad", "learning_rate": ADAGRAD * rate, "weight_decay": decay / ADAGRAD}
-        raw["train"]["batch_size"] = USERS
+        raw["train"]["batch_size"] = USER_BATCH
     raw["model"] |= {"query_dropout": point["dropout"], "prior": "validation"}
     if raw["loss"]["name"] != "full_softmax":
         raw["loss"] |= given("correction") | (given("known_positives") if point["known_positives"] else {})
@@ -107,7 +107,7 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
         candidate["item_id"] |= {"start": point["item_rows"], "start_window": window}
     if point.get("user_id", "yes") != "no":
         query["user_id"] = {"kind": "id", **({"mask_share": 0.5} if point.get("user_id") == "masked" else {})}
-    if family == "graph":
+    if point.get("neighbours"):
         query["taken"] = {"kind": "neighbours", "window": "all", "weight": point["neighbours"]}
         if "neighbours_recency" in point:
             query["taken"]["recency"] = point["neighbours_recency"]
@@ -132,8 +132,9 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
 
 def _settings(family: str, traits: Traits) -> dict[str, Values]:
     own: dict[str, Values] = {}
-    if family == "graph":
-        own["neighbours"] = (0.25, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+    if family in ("graph", USERS):
+        weights: Values = (0.25, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
+        own["neighbours"] = (0.0, *weights) if family == USERS else weights
         if traits.timed:
             own["neighbours_recency"] = (1.0, 4.0, 16.0, 64.0, 256.0)
     if family in ("history", "sequence"):
@@ -155,8 +156,6 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     # First what differs most between data sets: of temperature and rate all starts have about the same.
     counts: dict[str, Values] = {"cooccurrence": (0.0, 1.0, 3.0, 6.0)} if traits.timed or traits.few_pairs else {}
     losses: Values = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
-    if traits.whole_users and family in OF_USERS:
-        losses = (WHOLE_USERS["loss"], *losses)
     return {
         **counts,
         "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -200,7 +199,7 @@ class FixedSettings:
 
     def families(self, found: Sequence[Family], traits: Traits) -> list[Family]:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
-        fitting = [each for each in found if not self.config.loss.of_users or each.name in OF_USERS]
+        fitting = [each for each in found if not self.config.loss.of_users or each.name == USERS]
         free = [replace(each, settings=self._free(each, traits)) for each in fitting]
         if "features" in self.raw:
             own = starts(GIVEN, traits, free[0].starts[0]["dimension"])
@@ -212,9 +211,9 @@ class FixedSettings:
     def sections(self, family: str, point: Point, traits: Traits) -> Raw:
         """Returns a point's sections with the fixed settings applied."""
         loss = self.config.loss
-        if loss.of_users and "optimizer" not in self.raw:
-            point = {**point, "loss": WHOLE_USERS["loss"]}
-        raw = sections("ids" if family == GIVEN else family, point, traits)
+        if loss.of_users or family == GIVEN:
+            family = USERS if loss.of_users and "optimizer" not in self.raw else "ids"
+        raw = sections(family, point, traits)
         # An event's weight is its label, and weighs nothing; of whole users none is early or late.
         useless = ("balance", "recency") if loss.graded else ("recency",) if loss.of_users else ()
         raw["train"] = {name: value for name, value in raw["train"].items() if name not in useless}

@@ -1,8 +1,8 @@
 """Where the search of `towers tune` starts: at two points of each family, made from recipes that were tuned by hand.
 
 Those name the public data set of their recipe, so that a search can be judged on that set without them. Where there
-are fewer than two, a point comes in that uses all that the events tell, then the same by whole users or with less logQ
-correction, or a plain one for sequences and recipes with features of their own.
+are fewer than two, a point comes in that uses all that the events tell, then the same with less logQ correction, or a
+plain one for whole users, sequences and recipes with features of their own.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,14 +12,11 @@ from pipelines.tuning.traits import DENSE, Traits
 Value = float | int | str | bool
 Point = Mapping[str, Value]
 
-GIVEN = "given"  # the family of a recipe with its own features
+GIVEN, USERS = "given", "users"  # the families of a recipe with its own features, and of examples that are whole users
 BATCH_SIZES, NEGATIVES = (256, 512, 1024, 2048, 4096, 8192), (0, 256, 1024, 4096)  # that are searched
 # The prior puts back the popularity that a weaker correction leaves out of the vectors. `graph` after three epochs, on
 # validation: on Gowalla 0.1809 with all of the correction, 0.1842 with half; on MovieLens-1M 0.2411, with half 0.2391.
 LESS_CORRECTION: Point = {"loss": "bsl", "correction": 0.5}
-# A loss, and with it optimizer and batch. Recall is a mean over users, the examples here, so they count more alike.
-WHOLE_USERS: Point = {"loss": "whole_users", "balance": 0.5}
-OF_USERS = ("ids", "graph")  # families whose query is the same in all events of a user
 GOWALLA, ML_1M, ML_100K, BEAUTY = ORIGINS = ("gowalla", "ml-1m", "ml-100k", "beauty")
 
 
@@ -42,8 +39,7 @@ def starts(family: str, traits: Traits, dimension: Value, without: Collection[st
     plain |= _plain(family, traits)
     made = [point for origins, point in _made(family, traits, plain) if not origins & set(without)]
     rich = _rich(family, plain)
-    other = WHOLE_USERS if family in OF_USERS and traits.whole_users else LESS_CORRECTION
-    points = [*made, rich, plain if family in ("sequence", GIVEN) else {**rich, **other}]
+    points = [*made, rich, plain if family in (USERS, "sequence", GIVEN) else {**rich, **LESS_CORRECTION}]
     points = [_fitting(each, traits.items // 2) for each in points]
     return tuple(each for place, each in enumerate(points) if each not in points[:place])[:2]
 
@@ -68,8 +64,10 @@ def _rich(family: str, plain: Point) -> Point:
 
 def _plain(family: str, traits: Traits) -> Point:
     """Settings of one family, none from a data set: of a graph LightGCN's first hop, of a sequence SASRec's."""
-    if family == "graph":
-        return {"neighbours": 1.0} | ({"neighbours_recency": 1.0} if traits.timed else {})
+    if family in ("graph", USERS):
+        hop: Point = {"neighbours": 1.0} | ({"neighbours_recency": 1.0} if traits.timed else {})
+        # Recall is a mean over users, the examples here, so they count more alike.
+        return hop if family == "graph" else {**hop, "neighbours": 0.0, "balance": 0.5}
     if family == "history":
         return {"user_id": "no", "pooling": "mean", "share_item_table": True, "max_length": 50}
     if family == "sequence":
@@ -88,9 +86,9 @@ def _made(family: str, traits: Traits, plain: Point) -> list[tuple[set[str], Poi
     is_dense = traits.density > DENSE
     if family == "ids":
         own = ({ML_1M}, dense) if is_dense else ({GOWALLA}, partial)
-        by_events = (own[0], {**plain, **own[1], "negatives": 1024})
-        users: Point = {"temperature": 0.17, "average": 0.99, **WHOLE_USERS}
-        return [by_events, ({ML_1M}, {**plain, **users})] if traits.whole_users else [by_events]
+        return [(own[0], {**plain, **own[1], "negatives": 1024})]
+    if family == USERS:
+        return [({ML_1M}, {**plain, "temperature": 0.17, "average": 0.99})]
     if family == "graph":
         one_hop: Point = {**plain, **partial, "neighbours": 3.0}
         if traits.timed:

@@ -32,8 +32,8 @@ class Traits:
         few_pairs: few enough items are taken together, in timed data next to each other, for rows to start from that.
         items: number of items.
         density: training events per item, without impressions.
-        whole_users: whether a user may be one example: the data are dense and the catalogue small, nothing differs from
-            event to event, and the fixed recipe names nothing that does, no loss and no optimizer.
+        whole_users: whether a user may be one example: the fixed recipe says so, or the data are dense, the catalogue
+            is small, nothing differs from event to event, and it names nothing that does, no loss, no optimizer.
         query, candidate: derived attribute and context features, as in a recipe.
     """
 
@@ -66,7 +66,8 @@ class Traits:
             few_pairs=_pairs(data) <= MOST_PAIRS,
             items=manifest.items,
             density=density,
-            whole_users=density > DENSE and manifest.items <= SMALL_CATALOGUE and not of_events and not _fixed(config),
+            whole_users=config.loss.of_users
+            or (density > DENSE and manifest.items <= SMALL_CATALOGUE and not of_events and not _fixed(config)),
             query=sides[0],
             candidate=sides[1],
         )

@@ -116,6 +116,31 @@ def test_the_search_climbs_to_where_the_formula_is_best(done: Done) -> None:
     assert done.rows[0]["metric"] > max(starts) + 0.02
 
 
+@pytest.mark.long
+def test_every_third_trial_is_of_a_family_near_the_best_that_has_cost_the_least(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steep, families = quality, set()
+    monkeypatch.setitem(globals(), "quality", lambda config: 0.5 + 0.1 * steep(config))
+    done = searched(Formula(), dataset, tmp_path / "r.toml", trials=TRIALS // 2)
+    rows = sorted(done.rows, key=lambda row: row["trial"])
+    for number in range(sum(row["origin"] == "start" for row in rows), len(rows)):
+        best, cost = dict[str, float](), dict[str, int]()
+        for row in rows[:number]:
+            cost[row["family"]] = cost.get(row["family"], 0) + row["epochs"]
+            if row["end"] == "share":
+                best[row["family"]] = max(row["metric"], best.get(row["family"], 0.0))
+        leader = max(best, key=best.__getitem__)
+        near = [name for name, value in best.items() if name != leader and value >= 0.95 * best[leader]]
+        family = rows[number]["family"]
+        if near and number % 3 == 0:
+            assert family in near and cost[family] == min(cost[name] for name in near)
+            families.add(family)
+        else:
+            assert best[family] == best[leader]
+    assert len(families) > 1
+
+
 def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: Done) -> None:
     longer = [each for each in done.formula.asked[TRIALS:] if each[3].epochs]
     assert {family_of(config) for config, _, _, _ in longer} == {"ids", "graph", "history"}

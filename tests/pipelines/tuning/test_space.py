@@ -28,7 +28,7 @@ from pipelines.tuning.finals import Finals
 from pipelines.tuning.recipe import text
 from pipelines.tuning.search import LARGER_BATCH, SAMPLED, START
 from pipelines.tuning.space import Family, FixedSettings, families, sections
-from pipelines.tuning.starts import GIVEN, ORIGINS, starts
+from pipelines.tuning.starts import GIVEN, ORIGINS, USERS, starts
 from pipelines.tuning.study import PLACES, PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
@@ -76,14 +76,15 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert of_family("ids", sparse) == of_family("ids", sparse, "ml-1m", "beauty") == [partial, rich]
     assert of_family("ids", sparse, "gowalla") == [rich, less]
     rich, less = (*rich[:5], 1.0, None), (*less[:5], 1.0, None)
-    of_users, rich_users = ((*each[:1], "whole_users", *each[2:]) for each in ((0.17, *plain[1:5], 0.0, None), rich))
-    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, of_users]
-    assert of_family("ids", dense, "ml-1m") == of_family("graph", dense, "ml-1m", "gowalla") == [rich, rich_users]
+    plain = (*plain[:5], 0.0, None)
+    assert of_family(USERS, dense) == of_family(USERS, dense, "gowalla") == [(0.17, *plain[1:]), rich]
+    assert of_family(USERS, dense, "ml-1m") == [rich, plain]
+    assert {(start["neighbours"], start["balance"]) for start in starts(USERS, dense, 64)} == {(0.0, 0.5)}
+    assert of_family("ids", dense) == of_family("ids", dense, "gowalla") == [of_dense, rich]
+    assert of_family("ids", dense, "ml-1m") == of_family("graph", dense, "ml-1m", "gowalla") == [rich, less]
     assert of_family("history", dense, *ORIGINS) == [rich, less]
     assert [each[1] for each in of_family("graph", dense)] == ["bsl", "bsl"]
-    assert of_family("graph", dense, "gowalla") == [rich, rich_users]
-    assert of_family("ids", replace(dense, whole_users=False)) == [of_dense, rich]
-    assert of_family("ids", replace(dense, whole_users=False), *ORIGINS) == [rich, less]
+    assert of_family("graph", dense, "gowalla") == [rich, less]
     plain, rich, less = (*plain[:5], 0.0, 1.0), (*rich[:6], 4.0), (*less[:6], 4.0)
     hop = (0.1, "bsl", 0.4, 0, 0, 3.0, 8.0)
     assert of_family("graph", timed) == [hop, (0.17, "bsl", 0.7, 0, 500, 3.0, 8.0)]
@@ -196,7 +197,8 @@ def test_a_point_is_where_its_places_say() -> None:
 @pytest.mark.parametrize("traits", TRAITS)
 def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without: tuple[str, ...]) -> None:
     found = families(traits, (48,), without)
-    assert [each.name for each in found] == ["ids", "graph", "history", *(["sequence"] if traits.timed else [])]
+    whole, ordered = [USERS] * traits.whole_users, ["sequence"] * traits.timed
+    assert [each.name for each in found] == [*whole, "ids", "graph", "history", *ordered]
     for family in found:
         assert family.starts
         for start in family.starts:
@@ -204,10 +206,10 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
             for point in [start, *(point for _, _, point in family.steps(start, ("", 0)))]:
                 config = parse_config(sections(family.name, point, traits))
                 assert config.model.dimension == 48
-                assert config.train.batch_size == (256 if point["loss"] == "whole_users" else point["batch_size"])
+                of_users = family.name == USERS
+                assert config.train.batch_size == (256 if of_users else point["batch_size"])
                 assert config.model.temperature == point["temperature"]
                 assert ("age" in (config.features.query or {})) == bool(point.get("attributes"))
-                of_users = point["loss"] == "whole_users"
                 assert config.loss.of_users == of_users
                 assert config.optimizer.name == ("adagrad" if of_users else "adam")
                 rate, decay = config.optimizer.learning_rate, config.optimizer.weight_decay
@@ -215,6 +217,7 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 assert rate * decay == pytest.approx(point["learning_rate"] * point["weight_decay"])
                 assert config.train.balance == point["balance"]
                 taken = (config.features.query or {}).get("taken")
+                assert getattr(taken, "weight", 0) == point.get("neighbours", 0)
                 assert getattr(taken, "recency", 1) == point.get("neighbours_recency", 1)
                 companions = (config.features.candidate or {}).get("companions")
                 assert getattr(companions, "weight", 0) == point.get("cooccurrence", 0)
@@ -222,10 +225,10 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 item = (config.features.candidate or {})["item_id"]
                 assert item.start == point.get("item_rows", "random")
                 assert item.start_window == (5 if traits.timed or item.start == "random" else "list")
-                if family.name == "graph":
+                if taken:
                     assert taken.cooccurrence == point.get("cooccurrence", 0)
                     assert taken.cooccurrence_window == (5 if traits.timed or not taken.cooccurrence else "list")
-                known = 0 if point["loss"] in ("full_softmax", "whole_users") else point["known_positives"]
+                known = 0 if of_users or point["loss"] == "full_softmax" else point["known_positives"]
                 assert getattr(config.loss, "known_positives", 0) == known
 
 
@@ -248,10 +251,11 @@ def test_whole_users_are_searched_where_nothing_of_events_is_fixed(
     monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
     traits = Traits.of(data, settings.config)
     assert traits.whole_users == whole
-    for family in settings.families(families(traits, (64,), ORIGINS), traits):
-        of_users = whole and family.name in ("ids", "graph")
-        assert ("whole_users" in family.settings.get("loss", ())) == of_users
-        assert [start["loss"] for start in family.starts].count("whole_users") == of_users
+    found = settings.families(families(traits, (64,), ORIGINS), traits)
+    assert (USERS in {family.name for family in found}) == whole
+    for family in found:
+        if family.name == USERS:
+            assert not {"loss", "correction", "negatives", "known_positives", "batch_size"} & set(family.settings)
         assert len(family.starts) >= 2
         for start in family.starts:
             check_recipe(parse_config(settings.sections(family.name, start, traits)), data)
@@ -317,14 +321,14 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
 
 def test_of_whole_users_it_searches_what_fits_them() -> None:
     fixed = FixedSettings(parse_config({"loss": {"name": "full_softmax", "per_user": True}}))
-    for traits in TRAITS:
-        found = fixed.families(families(traits, (64,)), traits)
-        assert [family.name for family in found] == ["ids", "graph"]
-        for family in found:
-            assert not {"recency", "batch_size"} & set(family.settings)
-            for start in family.starts:
-                config = parse_config(fixed.sections(family.name, start, traits))
-                assert (config.optimizer.name, config.train.batch_size) == ("adagrad", 256)
+    for traits in (replace(each, whole_users=True) for each in TRAITS):
+        (family,) = fixed.families(families(traits, (64,)), traits)
+        assert family.name == USERS
+        assert not {"recency", "batch_size"} & set(family.settings)
+        assert {"neighbours", "learning_rate"} <= set(family.settings)
+        for start in family.starts:
+            config = parse_config(fixed.sections(family.name, start, traits))
+            assert (config.optimizer.name, config.train.batch_size) == ("adagrad", 256)
     slow = {"loss": {"name": "full_softmax", "per_user": True}, "optimizer": {"learning_rate": 0.001}}
     fixed = FixedSettings(parse_config(slow | {"train": {"batch_size": 64}}))
     for family in fixed.families(families(TRAITS[1], (64,)), TRAITS[1]):
