@@ -8,7 +8,7 @@ from typing import Any
 from benchmarks.losses.grid import CHOSEN_BY, best_of
 
 CORRECTED = ("sampled_softmax", "bsl", "am_softmax")
-UNCORRECTED = ("triplet", "circle", "ccl", "neg")
+UNCORRECTED = ("triplet", "circle", "ccl", "neg", "gbce")
 MOST_SHARE = 0.25  # of what the samplers of any uncorrected loss differ by
 
 
