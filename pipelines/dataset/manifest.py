@@ -42,6 +42,7 @@ class DatasetManifest(_Model):
         schema_version: version of the layout.
         fingerprint: one SHA-256 over all files' digests, the unit and zone of times, the types and the split; equal
             data sets have equal ones if one release made them.
+        before_forget: those that it had before each `towers forget` that removed something of it.
         users: number of users.
         items: number of items.
         events: number of events of each split, impressions included.
@@ -63,6 +64,7 @@ class DatasetManifest(_Model):
 
     schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
     fingerprint: str
+    before_forget: tuple[str, ...] = ()
     users: int
     items: int
     events: dict[str, int]

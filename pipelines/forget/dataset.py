@@ -129,6 +129,7 @@ def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
     manifest = data.manifest.model_copy(
         update={
             "schema_version": SCHEMA_VERSION,
+            "before_forget": (*data.manifest.before_forget, data.manifest.fingerprint),
             "users": users,
             "events": {
                 split: sum(len(map_array(directory / part / "item.npy")) for part in data.parts(split))

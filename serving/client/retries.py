@@ -164,6 +164,8 @@ class Trial(Generic[T]):
         where = f"{self._call.method} {self._service.address}"
         if isinstance(error, httpx.TimeoutException) or self.left_s() <= 0:
             return ServiceError(None, "deadline", f"{where}: no answer within {self._service.deadline_s:g} s")
+        if isinstance(error, httpx.DecodingError):
+            return ServiceError(None, "bad_answer", f"{where}: its answer cannot be unpacked: {error}")
         tried = f" (try {self._sent} of {self._tries})"
         return ServiceError(None, "no_connection", f"{where}: {error or type(error).__name__}{tried}")
 

@@ -10,7 +10,7 @@ from serving.http.request_errors import at_most
 from serving.http.requests import Id, StrictBody, Whole
 from serving.settings import Settings
 
-SECONDS = 2**40  # the latest time of an event, some 35,000 years from 1970: larger values are milliseconds
+SECONDS = 10**11 - 1  # the latest time of an event, in the year 5138: `prepare` reads larger numbers as milliseconds
 Seconds = Annotated[Whole, Field(description="seconds since 1970, UTC", json_schema_extra={"format": "int64"})]
 
 

@@ -109,7 +109,7 @@ ROUTES = (
     ),
     Route(
         "/items/{item_id:id}", "DELETE", routes.delete_item, "Delete an item",
-        Written, {"seq": 15}, (409, 422, 429, 500, 503),
+        Written, {"seq": 15}, (408, 409, 413, 422, 429, 500, 503),
     ),
     Route(
         "/events", "POST", routes.add_events, "Tell what users took",
@@ -129,7 +129,7 @@ ROUTES = (
     ),
     Route(
         "/admin/reload", "POST", routes.reload, "Check for another active bundle now",
-        Reloaded, {"active": "2026-11-20", "canary": None, "refused": {}}, (429, 500, 503), work=LONG,
+        Reloaded, {"active": "2026-11-20", "canary": None, "refused": {}}, (408, 413, 429, 500, 503), work=LONG,
     ),
     Route(
         "/metrics", "GET", health.metrics, "The metrics of all workers, for Prometheus",

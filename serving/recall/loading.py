@@ -58,13 +58,19 @@ def open_index(bundle: Bundle) -> Index:
     return ScannIndex.load(directory, bundle.recall_vectors, parameters)
 
 
-def missing_index(bundle: Bundle) -> str | None:
-    """A warning if no index was built; None with one, and with `exact`, which `towers index` may choose."""
+def missing_index(bundle: Bundle, *, copy: bool = False) -> str | None:
+    """A warning if no index was built; None with one, and with `exact`, which `towers index` may choose.
+
+    Of a `copy` of a store's bundle, which the next look at the store renews, the original needs the index.
+    """
     manifest = bundle.manifest
     if manifest.index is not None:
         return None
     scan = f"every query scans all {manifest.items:,} items exactly"
-    return f"{bundle.path} has no index: {scan}; `towers index --bundle {bundle.path}` builds one"
+    todo = f"`towers index --bundle {bundle.path}` builds one"
+    if copy:
+        todo = "build one for the bundle that was published (`towers index`), and publish it under another name"
+    return f"{bundle.path} has no index: {scan}; {todo}"
 
 
 def open_recaller(

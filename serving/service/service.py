@@ -189,7 +189,7 @@ class Service:
             rest()
         with unmeasured():
             probe(recaller, rest)
-        if warning := missing_index(recaller.bundle):
+        if warning := missing_index(recaller.bundle, copy=self._mirror is not None):
             log.warning("%s", warning)
         if self.settings.index_sample_s and not isinstance(recaller.index, ExactIndex):
             info = recaller.bundle.manifest.index

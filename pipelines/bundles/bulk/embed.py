@@ -4,12 +4,13 @@ The columns are user_id or item_id (String) and vector (an array of D Float32), 
 `pipelines.bundles.bulk.parts` makes a killed run resume.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
-from pipelines.bundles.bulk.feature_file import FeatureFile
+from pipelines.bundles.bulk.feature_file import FeatureFile, Request
 from pipelines.bundles.bulk.parts import (
     Shard,
     digest_of_rows,
@@ -26,11 +27,17 @@ from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.encoder import Encoder
+from serving.bundle.reader import Bundle
+from serving.bundle.request_features import check_features
 from serving.files.staging import staged
+from serving.recall.histories import Histories
+from serving.search.index import Floats
 
 READ, ENCODE, WRITE = "read", "encode", "write"
 BLOCK_ROWS = 1_024
 PART_ROWS = 64 * BLOCK_ROWS
+
+Encode = Callable[[list[Request]], Floats]
 
 
 def run(
@@ -72,6 +79,7 @@ def run(
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
     tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)
+    encode = tower.encode if items is not None else _of_known_items(tower, opened)
     rows_of, column = ("users", "user_id") if items is None else ("items", "item_id")
     with local_copies() as copies:
         with phase(READ):
@@ -91,7 +99,7 @@ def run(
                     parts,
                     len(chosen),
                     PART_ROWS,
-                    lambda some: _embed_part(file, tower, chosen[some], advance),
+                    lambda some: _embed_part(file, encode, tower.dimension, chosen[some], advance),
                     advance,
                 )
             unknown = _write(pl.scan_ipc(done, glob=False), column, len(chosen), out, overwrite=overwrite)
@@ -100,14 +108,27 @@ def run(
     return len(chosen)
 
 
-def _embed_part(file: FeatureFile, tower: Encoder, rows: range, advance: Advance) -> pl.DataFrame:
+def _of_known_items(tower: Encoder, bundle: Bundle) -> Encode:
+    """Encodes queries as `POST /embed` does: of a history only what the tower knows counts for its length."""
+    histories = Histories(bundle)
+
+    def encode(requests: list[Request]) -> Floats:
+        for request in requests:
+            check_features(tower.features, request)
+            histories.fill(request, histories.known(request, ()), None, ())
+        return tower.encode(requests)
+
+    return encode if histories.specs else tower.encode
+
+
+def _embed_part(file: FeatureFile, encode: Encode, dimension: int, rows: range, advance: Advance) -> pl.DataFrame:
     """Encodes some rows of a file, a block at a time."""
-    vectors = np.empty((len(rows), tower.dimension), np.float32)
+    vectors = np.empty((len(rows), dimension), np.float32)
     for first in range(0, len(rows), BLOCK_ROWS):
         block = slice(first, first + BLOCK_ROWS)
-        vectors[block] = file.encoded(rows[block], tower.encode)
+        vectors[block] = file.encoded(rows[block], encode)
         advance(len(rows[block]))
-    schema = {file.column: pl.String(), "vector": pl.Array(pl.Float32, tower.dimension)}
+    schema = {file.column: pl.String(), "vector": pl.Array(pl.Float32, dimension)}
     ids = file.ids.slice(rows.start, len(rows))
     return pl.DataFrame([ids, pl.Series("vector", vectors)], schema=schema)
 

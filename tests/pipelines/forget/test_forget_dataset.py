@@ -17,8 +17,11 @@ from pipelines.forget import forget
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
 from pipelines.rankers.cache import Cache
+from pipelines.rankers.ranker import refuse_other_data
+from serving.bundle.reader import Bundle
 from serving.catalogue.journal import UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
+from serving.errors import BundleError
 from tests.support.paths import ROOT
 from towers.config.sections import DataConfig
 
@@ -83,7 +86,8 @@ def test_it_is_what_prepare_makes_without_the_user(user: str, timed: bool, tmp_p
                 assert mine.dtype == dtype and mine.tolist() == its.tolist(), (split, name)
         mine, its = found.context(split), expected.context(split)
         assert mine is not None and its is not None and mine.collect().equals(its.collect())
-    ignored = {"config", "source"}
+    assert found.manifest.before_forget == (before.manifest.fingerprint,)
+    ignored = {"config", "source", "before_forget"}
     assert found.manifest.model_dump(exclude=ignored) == expected.manifest.model_dump(exclude=ignored)
     assert digest_files(path)[0] == found.manifest.files
     refuse_leaks(found)
@@ -167,6 +171,20 @@ def test_a_user_of_whom_only_a_bad_row_came_was_seen_by_no_run(
     capsys.readouterr()
     assert forget.run("1", datasets=[tmp_path / "dataset"]) == {tmp_path / "dataset": {"bad rows": 1}}
     assert capsys.readouterr().out == f"{tmp_path / 'dataset'}: removed bad rows 1\n"
+
+
+@pytest.mark.slow
+def test_a_bundle_that_was_trained_on_it_before_is_still_reported_on_it(tmp_path: Path) -> None:
+    golden, path = ROOT / "tests" / "golden", tmp_path / "data"
+    shutil.copytree(golden / "dataset", path)
+    shutil.copytree(golden / "bundle", tmp_path / "bundle")
+    for user in Dataset.open(path).users["user_id"].head(2):
+        forget.run(user, bundles=[tmp_path / "bundle"], datasets=[path])
+        for bundle in (golden / "bundle", tmp_path / "bundle"):
+            refuse_other_data(Bundle.open(bundle), Dataset.open(path))
+    other = write(tmp_path / "other", None, timed=True)
+    with pytest.raises(BundleError, match="was trained on the data set"):
+        refuse_other_data(Bundle.open(golden / "bundle"), Dataset.open(other))
 
 
 def test_the_truth_follows_its_users_and_items(tmp_path: Path) -> None:

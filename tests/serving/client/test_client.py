@@ -296,6 +296,13 @@ def test_a_success_of_somebody_else_is_no_answer(content: bytes, told: Told, ask
     assert (caught.value.status, caught.value.code, caught.value.field) == (404, "http_error", None)
 
 
+def test_an_answer_that_cannot_be_unpacked_is_no_answer(told: Told, ask: Callable[..., Any]) -> None:
+    told.replies = [reply(200, b"plain", **{"content-encoding": "gzip"})]
+    with pytest.raises(ServiceError, match="its answer cannot be unpacked") as caught:
+        ask(told.url, lambda c: c.recall("u1"))
+    assert (caught.value.status, caught.value.code, len(told.asked)) == (None, "bad_answer", 1)
+
+
 def test_ready_asks_once(told: Told, ask: Callable[..., Any]) -> None:
     told.replies = [reply(503, NOT_READY)]
     assert ask(told.url, lambda c: c.ready()) is False

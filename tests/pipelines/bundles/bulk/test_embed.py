@@ -76,6 +76,16 @@ def test_users_get_the_vectors_that_export_gave_them(
     assert f"{tmp_path / 'users.parquet'}: not read, since the tower has no such input: shoe_size\n" in said
 
 
+def test_unknown_items_push_no_known_one_out_of_a_history(bundle: Bundle, tmp_path: Path) -> None:
+    (spec,) = bundle.manifest.histories
+    known = bundle.item_names.at(np.arange(3))
+    users = pl.DataFrame({"user_id": ["a", "b"], "history": [known, known + ["strange"] * (spec.length or 0)]})
+    users.write_parquet(tmp_path / "users.parquet")
+    command.run(BUNDLE, tmp_path / "out.parquet", users=tmp_path / "users.parquet")
+    _, vectors = written(tmp_path / "out.parquet", "user_id")
+    assert vectors[0].any() and np.array_equal(vectors[0], vectors[1])
+
+
 def stop_after(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[str]:
     """Lets about that many rows be encoded and then interrupts; gives the list of ids encoded."""
     done: list[str] = []
