@@ -55,9 +55,10 @@ class Validation:
         """Mean of the metric over the held-out users; also chooses norm exponent and prior if the recipe says so.
 
         It chooses the epoch too. With a prior that is fitted here, the criterion is the mean of the metric without it
-        and as served, with it if that is better: a prior makes up for what a model has not learnt yet, so that with it alone one epoch looks as good
-        as ten, and the choice is left to chance. On MovieLens-100k's first four cut-offs the epochs that the mean chose
-        had a recall of 0.171 on the test, those with the prior alone 0.162, those without it 0.167.
+        and as served, with it if that is better: a prior makes up for what a model has not learnt yet, so that with it
+        alone one epoch looks as good as ten, and the choice is left to chance. On MovieLens-100k's first four cut-offs
+        the epochs that the mean chose had a recall of 0.171 on the test, those with the prior alone 0.162, those
+        without it 0.167.
 
         The weights that make the held-out events most likely need not rank best. So from there the weight `now` climbs
         while the metric grows, if all of that is more than chance.
