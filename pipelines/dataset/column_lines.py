@@ -106,11 +106,17 @@ def _of_role(role: str, manifest: DatasetManifest) -> str:
                 return "type of the event: only data.event_types reads it"
             rest = len(manifest.event_types) - TYPES_SHOWN
             more = f" and {rest} more" if rest > 0 else ""
-            return f"type of the event: {', '.join(manifest.event_types[:TYPES_SHOWN])}{more}{_of_pairs(manifest)}"
+            types = ", ".join(map(visible, manifest.event_types[:TYPES_SHOWN]))
+            return f"type of the event: {types}{more}{_of_pairs(manifest)}"
         case "weight":
             return "weight of the event"
         case _:
             return f"{role} ids"
+
+
+def visible(name: str) -> str:
+    """A type for a message, in quotes where it would not show that blanks are around it."""
+    return name if name == name.strip() else repr(name)
 
 
 def _of_pairs(manifest: DatasetManifest) -> str:

@@ -203,7 +203,10 @@ class _Reader:
         where = ", ".join(map(str, paths))
         if not any(self.rejects.rows[path] for path in paths):
             return DataError(f"{where}: there are no rows")
-        return DataError(f"{where}: no event left to use{self.types.told()}{self.rejects.left_out(*paths)}")
+        rules = self.config.model_dump(mode="json", include=set(self.dropped))
+        counts = {name: count for name, count in self.dropped.items() if count}
+        dropped = "".join(f"; data.{name} = {rules[name]} dropped {count:,}" for name, count in counts.items())
+        return DataError(f"{where}: no event left to use{dropped}{self.types.told()}{self.rejects.left_out(*paths)}")
 
     def _joined(self, name: str) -> Any:
         return self.parts.pop(name).joined() if name in self.parts else None

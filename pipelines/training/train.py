@@ -108,6 +108,11 @@ def run(
         agree(key, replicas)
         if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
             started = time.time()
+            try:
+                trained = _train_stages(config, data, work, warm, replicas, compares=compares)
+            except ConfigError:
+                remove(work)  # the command that is refused cannot finish it, and must not be in the way of another one
+                raise
             made: dict[str, Any] = {
                 "dataset": data.manifest.fingerprint,
                 # Relative, so that run and data set may move together.
@@ -116,10 +121,10 @@ def run(
                 "looks_ahead": look_ahead(config.features, timed=data.manifest.timed),
                 **({"pairs": pairs_digest(config.similarity.pairs)} if config.similarity.pairs is not None else {}),
                 **({"warm_from": warm.digest} if warm is not None else {}),
-                "stages": _train_stages(config, data, work, warm, replicas, compares=compares),
+                "stages": trained,
                 "tensorflow": tf.__version__,
+                "seconds": round(max(time.time() - started, epoch_seconds(trained)), 1),
             }
-            made["seconds"] = round(max(time.time() - started, epoch_seconds(made["stages"])), 1)
             with staged(work / SUMMARY) as half:
                 half.write_text(json.dumps(made, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         summary: dict[str, Any] = json.loads((work / SUMMARY).read_text(encoding="utf-8"))
@@ -177,11 +182,9 @@ def open_work(
     """Resumes the unfinished work that has the same key, or starts anew.
 
     Args:
-        work: its directory.
-        out: what it makes.
+        work, out: its directory, and what it makes.
         key: of all that it depends on.
-        what: "run" or "search", and
-        settings: what the key stands for, in words.
+        what, settings: "run" or "search", and what the key stands for, in words.
         resume: False discards unfinished work.
         other: tells in what the settings of unfinished work of another key differ, if that is known.
 
@@ -234,8 +237,7 @@ def _train_stages(
 
 
 def _say_summary(summary: dict[str, Any], out: Path) -> None:
-    last = summary["stages"][-1]
-    first = summary["stages"][0]
+    first, last = summary["stages"][0], summary["stages"][-1]
     metric, chosen = first["metric"], ""
     if metric:
         best, epoch = f"{metric} {first['best_metric']:.4f}", f"at epoch {first['best_epoch']}"

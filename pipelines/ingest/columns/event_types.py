@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from pipelines.dataset.column_lines import visible
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import Codes
 from towers.data.events import Int16s, Int32s
@@ -60,7 +61,7 @@ class EventTypes:
 
     def told(self) -> str:
         """What an error adds: the types that came, if the recipe names some."""
-        return f"; the types there are {', '.join(sorted(self._came)[:SHOWN])}" if self._came else ""
+        return f"; the types there are {', '.join(map(visible, sorted(self._came)[:SHOWN]))}" if self._came else ""
 
     def refuse_absent(self, path: Path) -> None:
         """Refuses a recipe that names a type of which no event is: it is a slip of the pen, and drops a type.

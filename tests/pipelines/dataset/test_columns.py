@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pipelines.dataset.column_lines import column_lines
+from pipelines.dataset.column_lines import column_lines, visible
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import choices
 from pipelines.dataset.list_text import separator_of
@@ -265,6 +265,7 @@ def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     told = column_lines(Dataset.open(tmp_path / "out-csv"))
     assert "  events  timestamp    time, not kept: split 'random' has no order" in told
     assert "  events  action       type of the event: buy" in told
+    assert [visible(name) for name in ("buy", " buy", "buy now")] == ["buy", "' buy'", "buy now"]
     kinds = pl.Series("action", [f"type {row % 7}" for row in range(events.height)])
     prepared(tmp_path, "jsonl", DataConfig(split="random"), events=events.with_columns(kinds))
     told = column_lines(Dataset.open(tmp_path / "out-jsonl"))

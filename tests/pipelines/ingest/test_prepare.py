@@ -199,8 +199,16 @@ def test_types_of_events_are_kept_as_text(tmp_path: Path, values: pl.Series, typ
 
 
 def test_event_types_that_match_nothing_list_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no event left to use; the types there are buy, view"):
+    told = r"no event left to use; data\.event_types = \['purchase'\] dropped 8; the types there are buy, view$"
+    with pytest.raises(DataError, match=told):
         prepared(tmp_path, event_types=("purchase",))
+
+
+def test_a_weight_that_drops_every_event_is_named(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user_id,item_id,rating\na,x,3\nb,y,4\nc,x,5\nd,x,nan\n")
+    told = r"no event left to use; data\.min_weight = 40.0 dropped 3; left out: 1 bad row"
+    with pytest.raises(DataError, match=told):
+        prepare.run(DataConfig(min_weight=40), tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
 
 
 def test_items_and_users_without_events_stay_and_attributes_have_kinds(tmp_path: Path) -> None:

@@ -361,6 +361,18 @@ def test_a_run_of_two_stages_that_kept_one_is_refused(world: Path, tmp_path: Pat
         train.run(recipe(**refit), world / "tuesday", tmp_path / "warm", warm_from=tmp_path / "run")
 
 
+def test_a_run_that_its_sampler_refuses_is_in_nobodys_way(world: Path, tmp_path: Path) -> None:
+    drawn = {"name": "uniform", "negatives": 10_000, "distinct": True}
+
+    def only_of(sampler: dict[str, Any]) -> Config:
+        return parse_config(recipe().model_dump(exclude_unset=True) | {"sampler": sampler})
+
+    with pytest.raises(ConfigError, match=r"^sampler\.negatives = 10000 with distinct = true: only "):
+        train.run(only_of(drawn), world / "tuesday", tmp_path / "run")
+    assert not (tmp_path / ".run.unfinished").exists()
+    train.run(only_of(drawn | {"negatives": 2}), world / "tuesday", tmp_path / "run")
+
+
 def test_an_unfinished_run_of_another_start_is_in_the_way(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
