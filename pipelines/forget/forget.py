@@ -79,7 +79,8 @@ def run(
     folders += [(path.parent, path.name) for path in every if path.parent not in local]
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
     trained = {run: _summary(run) for run in runs}
-    holding = {data.manifest.fingerprint for data in opened if user in data.users["user_id"]}
+    held = [data.manifest for data in opened if user in data.users["user_id"]]
+    holding = {each for manifest in held for each in (manifest.fingerprint, *manifest.before_forget)}
 
     found: dict[Place, dict[str, int]] = {}
 

@@ -111,7 +111,8 @@ def run(
             try:
                 trained = _train_stages(config, data, work, warm, replicas, compares=compares)
             except ConfigError:
-                remove(work)  # the command that is refused cannot finish it, and must not be in the way of another one
+                if not any(work.rglob("*.index")):  # no checkpoint: it would only be in the corrected recipe's way
+                    remove(work)
                 raise
             made: dict[str, Any] = {
                 "dataset": data.manifest.fingerprint,
@@ -146,8 +147,7 @@ def verdict(run: Path, dataset: Path) -> str:
         run: RUN.
         dataset: the data set that it was trained on.
     """
-    file = run / VALIDATION
-    if not file.is_file():
+    if not (file := run / VALIDATION).is_file():
         return "not compared with baselines: no user validates this training; `towers report` compares it on the test"
     values = pl.read_parquet(file, glob=False)
     metric = values.columns[1]

@@ -227,10 +227,11 @@ class FixedSettings:
         return raw
 
     def _free(self, family: Family, traits: Traits) -> dict[str, Values]:
-        """Returns the settings whose values make a difference."""
+        """Returns the settings whose values make a difference, those of a hop with one."""
+        hop = {"neighbours": 1.0} if "neighbours" in family.settings else {}
 
         def texts(name: str, values: Values) -> set[str]:
-            start = family.starts[0]
+            start = {**family.starts[0], **hop}
             return {canonical(self.sections(family.name, {**start, name: each}, traits)) for each in values}
 
         searched = {name: values for name, values in family.settings.items() if name not in self.raw}  # "loss"

@@ -86,7 +86,7 @@ def run(
             trained = TrainedColumns.of(opened, "query" if items is None else "candidate")
             file = FeatureFile(copies.local(source), column, tower.features, copies, trained)
             digest = digest_of_rows(file.ids, digest_of(file.path))
-        job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}")
+        job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}", histories="known")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)
         if part is not None:
             out = part.join(out, job)

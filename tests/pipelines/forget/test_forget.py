@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
@@ -209,6 +210,9 @@ def test_runs_that_saw_the_user_are_named(tmp_path: Path, capsys: pytest.Capture
     assert trained[:12] in told and f"{run}: saw the user; train again" in told
     assert set(forget.run(user, datasets=[dataset], runs=[run])) == {run}, "its vocabulary tells it still"
     assert forget.run("nobody", datasets=[dataset], runs=[run]) == {}
+    (run / "vocabulary" / "query.user_id.txt").write_text("")  # as of a model that knows no user's id
+    other = Dataset.open(dataset).users["user_id"][0]
+    assert set(forget.run(other, datasets=[dataset], runs=[run])) == {dataset, run}, "trained before the first one went"
 
 
 def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(tmp_path: Path) -> None:

@@ -373,6 +373,23 @@ def test_a_run_that_its_sampler_refuses_is_in_nobodys_way(world: Path, tmp_path:
     train.run(only_of(drawn | {"negatives": 2}), world / "tuesday", tmp_path / "run")
 
 
+def test_what_was_trained_stays_where_its_resume_is_refused(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **options: Any) -> None:
+        raise ConfigError("another version of this program made it")
+
+    monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(RuntimeError))
+    with pytest.raises(RuntimeError):
+        train.run(recipe(), world / "tuesday", tmp_path / "run")
+    work = tmp_path / ".run.unfinished"
+    (work / "summary.json").unlink()
+    monkeypatch.setattr(train, "run_stage", refuse)
+    with pytest.raises(ConfigError, match="another version of this program made it"):
+        train.run(recipe(), world / "tuesday", tmp_path / "run")
+    assert (work / "checkpoints" / "final.index").is_file()
+
+
 def test_an_unfinished_run_of_another_start_is_in_the_way(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

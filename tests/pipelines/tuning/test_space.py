@@ -326,6 +326,7 @@ def test_of_whole_users_it_searches_what_fits_them() -> None:
         assert family.name == USERS
         assert not {"recency", "batch_size"} & set(family.settings)
         assert {"neighbours", "learning_rate"} <= set(family.settings)
+        assert ("neighbours_recency" in family.settings) == traits.timed
         for start in family.starts:
             config = parse_config(fixed.sections(family.name, start, traits))
             assert (config.optimizer.name, config.train.batch_size) == ("adagrad", 256)
