@@ -5,6 +5,7 @@ from benchmarks.harness import PATH
 # What each result measures, see benchmarks/harness/measured_code.py.
 MEASURES = {
     "dimensions": ("benchmarks.levers.dimensions", *PATH, "towers/recipes/ml-100k.toml"),
+    "gowalla": ("benchmarks.levers.gowalla", *PATH, "towers/recipes/gowalla.toml"),
     "impressions": ("benchmarks.levers.impressions",),
     "ml_1m": ("benchmarks.levers.ml_1m", *PATH, "towers/recipes/ml-1m.toml"),
     "sequences": ("benchmarks.levers.sequences", *PATH, "towers/recipes/beauty.toml"),

@@ -9,7 +9,7 @@ from benchmarks.harness import pages
 from benchmarks.harness.machine import ROOT, load, origin
 from benchmarks.harness.measured_code import OLD
 from benchmarks.harness.pages import DOCS, source, with_sources
-from benchmarks.levers import ease, item_start, ml_1m, sequences
+from benchmarks.levers import ease, gowalla, item_start, ml_1m, sequences
 from benchmarks.levers.changes import with_table
 from benchmarks.search.page import FILTERS, PAGES, filters, page_with_tables
 from towers.config.recipe import load_config
@@ -21,7 +21,7 @@ def test_the_tables_are_those_of_the_results(page: Path) -> None:
     assert page_with_tables(text, PAGES[page], marks=False) == text, "run python -m benchmarks.search.page"
 
 
-@pytest.mark.parametrize("levers", [ease, item_start, ml_1m, sequences], ids=lambda levers: levers.NAME)
+@pytest.mark.parametrize("levers", [ease, gowalla, item_start, ml_1m, sequences], ids=lambda levers: levers.NAME)
 def test_the_table_of_levers_is_that_of_the_result(levers: ModuleType) -> None:
     text = levers.PAGE.read_text(encoding="utf-8")
     assert with_table(text, levers.NAME, levers.METRIC) == text, "the benchmark writes it"
