@@ -84,6 +84,11 @@ class DatasetManifest(_Model):
     files: dict[str, FileInfo]
 
     @property
+    def fingerprints(self) -> tuple[str, ...]:
+        """Its fingerprint and the earlier ones: what bundles and runs may name that were trained on it."""
+        return (self.fingerprint, *self.before_forget)
+
+    @property
     def type_column(self) -> str | None:
         """The events' column of types; None if the data set does not keep them."""
         return self.roles.get("type") if self.event_types else None

@@ -79,8 +79,7 @@ def run(
     folders += [(path.parent, path.name) for path in every if path.parent not in local]
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
     trained = {run: _summary(run) for run in runs}
-    held = [data.manifest for data in opened if user in data.users["user_id"]]
-    holding = {each for manifest in held for each in (manifest.fingerprint, *manifest.before_forget)}
+    holding = {each for data in opened if user in data.users["user_id"] for each in data.manifest.fingerprints}
 
     found: dict[Place, dict[str, int]] = {}
 
