@@ -164,6 +164,8 @@ def _resolve_features(config: Config, data: Dataset) -> Config:
 def _refuse_order(config: Config, data: Dataset) -> Config:
     """Refuses what depends on the order of events where the split does not respect it."""
     settings: list[OfOrder] = [("train.recency", config.train.recency, 1)]
+    if config.contrast.weight:
+        settings.append(("contrast.window", config.contrast.window, "list"))
     for side, features in config.features.named():
         for name, feature in features.items():
             key = f"features.{side}.{name}"

@@ -39,6 +39,7 @@ from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
+from towers.tasks.contrast import Contrast
 from towers.tasks.retrieval import Retrieval
 from towers.tasks.teachers import Factors, Teachers
 from towers.training.checkpoints import keep_state
@@ -207,7 +208,9 @@ def build_training(
     factors = _ease(events, catalogue, distillation) if distillation.ease else None
     taught = bool(teachers) or factors is not None
     taught_by = Teachers.read(teachers, untrained, distillation.share, factors) if taught else None
-    task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by)
+    weight, window = config.contrast.weight, config.contrast.window
+    contrast = Contrast.of(events, catalogue, weight, window) if weight else None
+    task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by, contrast)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
 

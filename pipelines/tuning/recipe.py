@@ -18,7 +18,7 @@ from towers.config.recipe import parse_config
 WIDTH = 118  # of a comment line
 FOUND_BY = "Found by towers tune"  # starts the first comment
 MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
-ORDER = ("data", "features", "model", "loss", "sampler", "distillation", "optimizer", "train")
+ORDER = ("data", "features", "model", "loss", "sampler", "contrast", "distillation", "optimizer", "train")
 
 
 def recipe(finals: Finals, finalist: Finalist) -> Raw:

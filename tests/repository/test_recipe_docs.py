@@ -46,7 +46,7 @@ def listed(default: object) -> str:
     return re.escape(str(default).lower() if isinstance(default, bool) else f"{default:,g}")
 
 
-@pytest.mark.parametrize("section", ["data", "model", "distillation", "optimizer", "train", "similarity"])
+@pytest.mark.parametrize("section", ["data", "model", "contrast", "distillation", "optimizer", "train", "similarity"])
 def test_every_setting_has_its_row_and_default(section: str) -> None:
     model = Config.model_fields[section].annotation
     assert model is not None

@@ -27,6 +27,7 @@ def refuse_combination(config: "Config") -> None:
         _options,
         _widths,
         _optimizer,
+        _contrast,
         _teachers,
         _users,
         task_rules,
@@ -186,6 +187,24 @@ def _optimizer(config: "Config") -> Iterator[str]:
             "optimizer.l2: a step of sgd takes learning_rate * l2 of a weight, which must stay below 1; "
             f"got {optimizer.learning_rate:g} * {optimizer.l2:g}"
         )
+
+
+def _contrast(config: "Config") -> Iterator[str]:
+    loss, contrast = config.loss, config.contrast
+    if not contrast.weight:
+        if contrast.differs("window"):
+            yield "contrast.window: only contrast.weight reads it; set that, too, or leave it out"
+    elif config.task != "retrieval":
+        yield "contrast.weight: task = 'similarity' has no users who take items; set it to 0"
+    elif loss.own_scale or loss.graded or loss.of_users:
+        reason = (
+            "works on the unscaled similarity, and the contrast needs the model's temperature"
+            if loss.own_scale
+            else "learns from labels, and not from the items of a batch alone"
+            if loss.graded
+            else "with loss.per_user has whole users as examples, and the contrast needs single items"
+        )
+        yield f"contrast.weight: {loss.name} {reason}; take sampled_softmax or bsl, or set it to 0"
 
 
 def _teachers(config: "Config") -> Iterator[str]:

@@ -6,11 +6,9 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from towers.config.feature_section import FeatureSection, OfOrder, OfTaken, Pooled, Side
-from towers.config.section import Count, NonNegative, Positive, Share
+from towers.config.section import Count, NonNegative, Positive, Share, Window
 
 WINDOW, COMPANIONS = 5, 10  # for items taken next to each other: largest distance in places, and companions per item
-
-Window = Count | Literal["list"]
 
 
 class IdFeature(FeatureSection):

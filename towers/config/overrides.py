@@ -9,7 +9,7 @@ from typing import Any
 from towers.config.feature_sides import DERIVE, SIDES
 from towers.errors import ConfigError
 
-WHOLE = ("loss", "sampler", "distillation")
+WHOLE = ("loss", "sampler", "contrast", "distillation")
 DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
 
 

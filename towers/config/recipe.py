@@ -19,6 +19,7 @@ from towers.config.samplers import InBatch, SamplerConfig
 from towers.config.section import Section
 from towers.config.sections import (
     DEFAULT_TEMPERATURE,
+    ContrastConfig,
     DataConfig,
     DistillationConfig,
     ModelConfig,
@@ -44,6 +45,7 @@ class Config(Section):
         default=None, description="in_batch, where the loss takes negatives from a sampler"
     )
     similarity: SimilarityConfig = SimilarityConfig()
+    contrast: ContrastConfig = ContrastConfig()
     distillation: DistillationConfig = DistillationConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     train: TrainConfig = TrainConfig()

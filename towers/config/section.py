@@ -1,7 +1,7 @@
 """The base of every section of a recipe. No TensorFlow here, so that reading a recipe is quick."""
 
 import difflib
-from typing import Annotated
+from typing import Annotated, Literal
 from zoneinfo import available_timezones
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -11,6 +11,7 @@ Count = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Window = Count | Literal["list"]  # distance in places at which items are taken together; "list": all of a user's
 
 
 def known_zone(name: str) -> str:

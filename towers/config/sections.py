@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
-from towers.config.section import Count, NonNegative, Positive, Section, Share, known_zone
+from towers.config.section import Count, NonNegative, Positive, Section, Share, Window, known_zone
 
 DEFAULT_TEMPERATURE = 0.2
 Dimension = Annotated[int, Field(ge=1, le=4096)]
@@ -152,6 +152,13 @@ class SimilarityConfig(Section):
         "centres", description="an item's candidates: the classes' trained centres, or the other items of the batch"
     )
     holdout_share: Share = Field(0.2, description="share of the labelled items that only validation and report see")
+
+
+class ContrastConfig(Section):
+    """A second term of the loss: each item beside a companion, one of the items that users take with it."""
+
+    weight: NonNegative = Field(0.0, description="weight of the term beside the loss of the events; 0 is off")
+    window: Window = Field("list", description="which items are taken together, as `window` of kind cooccurrence")
 
 
 class DistillationConfig(Section):

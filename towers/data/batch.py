@@ -35,6 +35,13 @@ class Batch(NamedTuple):
     weight: tf.Tensor
     seed: tf.Tensor
 
+    def label_shares(self, *, by_weight: bool) -> tf.Tensor:
+        """The label distribution over each example's positives, [B, K]: equal, or in proportion to their weights."""
+        label = tf.cast(self.present, tf.float32)
+        if by_weight:
+            label *= self.label
+        return label / tf.reduce_sum(label, axis=1, keepdims=True)
+
 
 def share(example: Int64s, worker: int, workers: int) -> Int64s:
     """One worker's or device's part of the examples of each step; all parts have the same size.

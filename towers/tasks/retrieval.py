@@ -4,6 +4,7 @@ Only this module combines the towers, the sampler, the item features and the los
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from towers.model.two_tower import TwoTower
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.sampler import NegativeSampler
 from towers.tasks.candidates import POSITIVES, CandidateVectors, draw, in_blocks, in_scores, split
+from towers.tasks.contrast import Contrast
 from towers.tasks.teachers import Teachers
 
 
@@ -41,7 +43,7 @@ class Retrieval(tfrs.Model):
         count: N, the number of trained items.
         sampler: None for a loss without sampled negatives.
         replicas: the workers that share each batch.
-        teachers: what it learns from beside the events.
+        teachers, contrast: what it learns from beside the events.
     """
 
     def __init__(
@@ -53,16 +55,16 @@ class Retrieval(tfrs.Model):
         sampler: NegativeSampler | None = None,
         replicas: Replicas = ALONE,
         teachers: Teachers | None = None,
+        contrast: Contrast | None = None,
     ) -> None:
         super().__init__()
         self.towers, self.sampler, self.replicas = towers, sampler, replicas
         self.settings = config.loss
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
-        self.count = count
-        self.teachers = teachers
+        self.teachers, self.contrast = teachers, contrast
         self.widths = [*config.loss.matryoshka, config.model.dimension]
-        self.half = config.train.precision == "bfloat16"
+        self.count, self.half = count, config.train.precision == "bfloat16"
         self.options = arguments(config.loss)
         self.margin = adaptive_margin(config.loss)
         self.log_z = log_z_of(config.loss, count)
@@ -99,6 +101,10 @@ class Retrieval(tfrs.Model):
         totals = [self._total(inputs, query, own, drawn, width) for width in self.widths]
         if self.teachers is not None and drawn is not None and self.settings.sampled is not None:
             totals = self._taught(self.teachers, inputs, query, own[:, 0], drawn, self.settings.sampled, totals)
+        if self.contrast is not None:
+            near, cut = self.contrast.draw(inputs, self._encoded, self.replicas), self.towers.candidate_tower.cut
+            contrast = partial(self.contrast.loss, near, own[:, 0], scale=self.towers.scale(), half=self.half)
+            totals = [total + contrast(partial(cut, width=w)) for w, total in zip(self.widths, totals, strict=True)]
         total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(totals)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
@@ -196,12 +202,13 @@ class Retrieval(tfrs.Model):
         scale = self.towers.scale()
         own_scores = tf.einsum("bd,bkd->bk", query, own) * scale
         if self.settings.whole_catalogue:
+            shares = inputs.label_shares(by_weight=getattr(self.settings, "label_shares", "equal") == "weight")
             return full_softmax(
                 query,
                 lambda rank: self._whole(rank, query.shape[1]),
                 count=self.count,
                 scale=scale,
-                positive=tf.reduce_sum(self._label_shares(inputs) * own_scores, axis=1, keepdims=True),
+                positive=tf.reduce_sum(shares * own_scores, axis=1, keepdims=True),
                 half=self.half,
                 **self.options,
             )
@@ -220,13 +227,6 @@ class Retrieval(tfrs.Model):
         """Vectors of items without noise, cut to a width."""
         tower = self.towers.candidate_tower
         return tower.cut(tower(self.features_of(rank)), width)
-
-    def _label_shares(self, inputs: Batch) -> tf.Tensor:
-        """The label distribution over each query's positives, [B, K]."""
-        label = tf.cast(inputs.present, tf.float32)
-        if getattr(self.settings, "label_shares", "equal") == "weight":
-            label *= inputs.label
-        return label / tf.reduce_sum(label, axis=1, keepdims=True)
 
     def _encoded(self, item: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
         """Vectors [n, D] of items [n], with the masks and noise of a seed."""

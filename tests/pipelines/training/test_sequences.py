@@ -155,6 +155,7 @@ def test_what_the_data_cannot_feed_is_refused(
     ("key", "settings"),
     [
         ("train.recency", {"train": {"recency": 2.0}}),
+        ("contrast.window", {"contrast": {"weight": 0.1, "window": 5}}),
         (
             "features.query.taken.recency",
             {"features": {"query": {"taken": {"kind": "neighbours", "recency": 2.0}}}},

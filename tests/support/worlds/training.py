@@ -18,6 +18,7 @@ from towers.evaluation.validation import Validation
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
 from towers.samplers.registry import build_sampler
+from towers.tasks.contrast import Contrast
 from towers.tasks.retrieval import Retrieval
 from towers.tasks.teachers import Factors, Teachers
 from towers.training.trainer import Trainer
@@ -115,7 +116,10 @@ def task_of(
         towers = towers_of(config, len(tables.users["user_id"]), len(tables.items["item_id"]))
     items = ItemFeatures(tables.items, catalogue)
     taught_by = Teachers(teachers, config.distillation.share, factors) if teachers or factors else None
-    return Retrieval(towers, config, items, len(catalogue), sampler, teachers=taught_by), examples
+    weight, window = config.contrast.weight, config.contrast.window
+    contrast = Contrast.of(events, catalogue, weight, window) if weight else None
+    task = Retrieval(towers, config, items, len(catalogue), sampler, teachers=taught_by, contrast=contrast)
+    return task, examples
 
 
 def trainer(directory: Path, *, validate: bool = True, **sections: dict[str, Any]) -> Trainer:

@@ -49,6 +49,22 @@ REFUSED += [
     ({"loss": {"name": "ccl"}, "distillation": {"ease": 2.0}}, "distillation.ease: ccl works on the", "or bsl"),
 ]
 REFUSED += [
+    ({"contrast": {"weight": 0.1}} | sections, f"contrast.weight: {reason}", "set it to 0")
+    for sections, reason in (
+        ({"loss": {"name": "triplet"}}, "triplet works on the unscaled similarity, and the contrast needs"),
+        ({"loss": {"name": "ccl"}}, "ccl works on the unscaled similarity"),
+        ({"loss": {"name": "bce"}}, "bce learns from labels"),
+        ({"loss": {"name": "full_softmax", "per_user": True}}, "full_softmax with loss.per_user has whole users"),
+        (
+            {"task": "similarity", "similarity": {"column": "brand"}, "loss": {"name": "full_softmax"}},
+            "task = 'similarity' has no users",
+        ),
+    )
+]
+REFUSED += [
+    ({"contrast": {"window": 5}}, "contrast.window: only contrast.weight reads it", "leave it out"),
+]
+REFUSED += [
     (
         {
             "features": {"query": {"past": {"kind": "sequence", "heads": 4}}, "candidate": {"item_id": {"kind": "id"}}},

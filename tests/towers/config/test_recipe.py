@@ -11,6 +11,7 @@ from tests.support.paths import ROOT
 from towers.config.explain import explain
 from towers.config.recipe import Config, load_config, parse_config
 from towers.config.section import Section
+from towers.config.sections import ContrastConfig
 from towers.errors import ConfigError
 
 READY = sorted((ROOT / "towers" / "recipes").glob("*.toml"))
@@ -266,6 +267,9 @@ def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path
     assert load_config("ml-1m").distillation.on and not load_config("ml-1m", ["distillation="]).distillation.on
     with pytest.raises(ConfigError, match="sampler="):
         load_config(recipe, ["loss.name=full_softmax"])
+    recipe.write_text("[contrast]\nweight = 0.1\nwindow = 5\n")
+    assert load_config(recipe).contrast.window == 5
+    assert load_config(recipe, ["contrast="]).contrast == ContrastConfig()
 
 
 @pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "train.=3", "train.epochs.deeper=3"])

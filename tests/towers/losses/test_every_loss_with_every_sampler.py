@@ -65,6 +65,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "layers": {"model": {"combine": "concat", "query_layers": [8], "candidate_layers": [8]}},
     "softmax, all options and impressions": {"loss": EVERY_OPTION | {"impressions": 4}, "sampler": DRAWN["mixed"]},
     "bsl, batch, impressions": {"loss": {"name": "bsl", "positive_group": "batch", "impressions": 4}},
+    "softmax, all options, and companions": {"loss": EVERY_OPTION, "contrast": {"weight": 0.1}},
+    "bsl and companions": {"loss": {"name": "bsl"}, "contrast": {"weight": 0.1}, "sampler": DRAWN["mixed"]},
+    "full softmax and companions": {"loss": {"name": "full_softmax"}, "contrast": {"weight": 0.1, "window": 2}},
     "cross layers and dropout": {"model": {"combine": "concat", "cross_layers": 2, "cross_projection": 4} | DROPOUT},
 }
 CELLS = (
@@ -127,6 +130,7 @@ def test_a_cell_learns_and_its_step_would_stay_on_a_gpu(sections: dict[str, Any]
 IN_THE_DEFAULT_RUN = {f"{SAMPLED[row]}-{sampler}" for row, sampler in enumerate(DRAWN)} | {
     "softmax, all options",
     "softmax, all options and impressions",
+    "bsl and companions",
     "sampled_softmax-in_batch-impressions",
 }
 COMPILED = [

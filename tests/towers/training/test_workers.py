@@ -59,6 +59,7 @@ VARIANTS: dict[str, Sections] = {
         "loss": {"name": "full_softmax", "per_user": True},
         "distillation": {"ease": 2.0, "share": 0.6},
     },
+    "companions": {"contrast": {"weight": 0.3, "window": 3}, "train": {"balance": 0.5}},
     "log Z per query": {"loss": {"name": "nce", "log_z": "per_query"}, "sampler": DRAWN["learned_unigram"]},
     "adaptive margin": {"loss": {"name": "distance_softmax", "margin": "adaptive"}},
     "bsl of the batch": {"loss": {"name": "bsl", "positive_group": "batch"}},
