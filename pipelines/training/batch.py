@@ -8,7 +8,7 @@ from pipelines.errors import DataError
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import build_training, stages
 from towers.config.recipe import Config
-from towers.config.sections import DistillationConfig
+from towers.config.sections import ContrastConfig, DistillationConfig
 from towers.data.batch import Batch
 from towers.data.similarity_examples import ClassBatch, RelatedBatch
 
@@ -31,7 +31,8 @@ def run(
     """
     data = Dataset.open(dataset)
     # What it learns from beside the events is no part of a batch.
-    config = check_recipe(config, data).model_copy(update={"distillation": DistillationConfig()})
+    alone = {"contrast": ContrastConfig(), "distillation": DistillationConfig()}
+    config = check_recipe(config, data).model_copy(update=alone)
     planned = {each.name: each for each in stages(config, data)}
     name = next(iter(planned)) if stage is None else stage
     if name not in planned:

@@ -163,13 +163,11 @@ def _resolve_features(config: Config, data: Dataset) -> Config:
 
 def _refuse_order(config: Config, data: Dataset) -> Config:
     """Refuses what depends on the order of events where the split does not respect it."""
-    settings: list[OfOrder] = [("train.recency", config.train.recency, 1)]
-    if config.contrast.weight:
-        settings.append(("contrast.window", config.contrast.window, "list"))
+    train, contrast = config.train, config.contrast
+    settings: list[OfOrder] = [("train.recency", train.recency, 1), ("contrast.window", contrast.window, "list")]
     for side, features in config.features.named():
         for name, feature in features.items():
-            key = f"features.{side}.{name}"
-            settings += [(f"{key}.{setting}", value, none) for setting, value, none in feature.of_order()]
+            settings += [(f"features.{side}.{name}.{key}", value, none) for key, value, none in feature.of_order()]
     for key, value, none in settings:
         if value != none and not data.manifest.timed:
             raise ConfigError(

@@ -28,7 +28,7 @@ from pipelines.training.similarity.training import Training, similarity_training
 from pipelines.training.validation import validation
 from serving.files.staging import flush_to_disk, remove, staged
 from towers.config.recipe import Config
-from towers.config.sections import DistillationConfig
+from towers.config.sections import ContrastConfig, DistillationConfig
 from towers.data.events import Events
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.sequence_examples import example_counts
@@ -208,11 +208,15 @@ def build_training(
     factors = _ease(events, catalogue, distillation) if distillation.ease else None
     taught = bool(teachers) or factors is not None
     taught_by = Teachers.read(teachers, untrained, distillation.share, factors) if taught else None
-    weight, window = config.contrast.weight, config.contrast.window
-    contrast = Contrast.of(events, catalogue, weight, window) if weight else None
+    contrast = _contrast(events, catalogue, config.contrast) if config.contrast.weight else None
     task = Retrieval(model, config, items, len(catalogue), sampler, replicas, taught_by, contrast)
     check, counting, users = validation(config, data, tables, splits, replicas) if validated else (None, None, None)
     return Training(task, replicas.source(examples), check, len(examples), counting, users)
+
+
+def _contrast(events: Events, catalogue: ItemRanks, settings: ContrastConfig) -> Contrast:
+    say(f"counting what is taken together in {len(events):,} events")
+    return Contrast.of(events, catalogue, settings.weight, settings.window)
 
 
 def _ease(events: Events, catalogue: ItemRanks, settings: DistillationConfig) -> Factors:

@@ -82,7 +82,7 @@ def _fixed(config: Config) -> bool:
     """Whether a recipe fixes what whole users do not go with, or what comes with them."""
     sections = config.model_fields_set & {"features", "loss", "sampler"}
     optimizer = config.optimizer.model_fields_set & {"name", "learning_rate", "weight_decay"}
-    return bool(sections or optimizer) or config.train.differs("weighted")
+    return bool(sections or optimizer or config.contrast.weight) or config.train.differs("weighted")
 
 
 def _pairs(data: Dataset) -> int:

@@ -197,14 +197,10 @@ def _contrast(config: "Config") -> Iterator[str]:
     elif config.task != "retrieval":
         yield "contrast.weight: task = 'similarity' has no users who take items; set it to 0"
     elif loss.own_scale or loss.graded or loss.of_users:
-        reason = (
-            "works on the unscaled similarity, and the contrast needs the model's temperature"
-            if loss.own_scale
-            else "learns from labels, and not from the items of a batch alone"
-            if loss.graded
-            else "with loss.per_user has whole users as examples, and the contrast needs single items"
+        yield (
+            f"contrast.weight: {loss.name}{' with per_user' * loss.of_users} is no loss of single items with a "
+            "temperature; take sampled_softmax, bsl or another one that is, or set it to 0"
         )
-        yield f"contrast.weight: {loss.name} {reason}; take sampled_softmax or bsl, or set it to 0"
 
 
 def _teachers(config: "Config") -> Iterator[str]:

@@ -126,7 +126,7 @@ def _in_one_list(user: Int32s, item: Int32s, items: int, key: str) -> tuple[Doub
     if (pairs := int((length.astype(np.int64) ** 2).sum())) > MOST_PAIRS:
         raise ConfigError(
             f"{key}: 'list' counts every pair of a user's items: at most {MOST_PAIRS:,}, got {pairs:,}; name a window "
-            "in places (on data with an order), or leave the co-occurrence out"
+            "in places (on data with an order), or leave out what counts them"
         )
     by_item, weighted = taken.T.tocsr(), sparse.diags_array(1 / np.log(np.e + length)) @ taken
 

@@ -65,8 +65,7 @@ class Retrieval(tfrs.Model):
         self.teachers, self.contrast = teachers, contrast
         self.widths = [*config.loss.matryoshka, config.model.dimension]
         self.count, self.half = count, config.train.precision == "bfloat16"
-        self.options = arguments(config.loss)
-        self.margin = adaptive_margin(config.loss)
+        self.options, self.margin = arguments(config.loss), adaptive_margin(config.loss)
         self.log_z = log_z_of(config.loss, count)
 
     def create_weights(self, inputs: Batch) -> None:
@@ -229,8 +228,9 @@ class Retrieval(tfrs.Model):
         return tower.cut(tower(self.features_of(rank)), width)
 
     def _encoded(self, item: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Vectors [n, D] of items [n], with the masks and noise of a seed."""
-        return self.towers.candidate_tower.sample(self.features_of(item), seed)[0]
+        """Vectors [n, D] of items [n], with the masks and noise of a seed; a whole catalogue has none."""
+        tower, features = self.towers.candidate_tower, self.features_of(item)
+        return tower(features) if self.settings.whole_catalogue else tower.sample(features, seed)[0]
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""

@@ -242,6 +242,7 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
         ({"loss": {"name": "bsl"}}, False),
         ({"sampler": {"name": "uniform"}}, False),
         ({"optimizer": {"learning_rate": 0.01}}, False),
+        ({"contrast": {"weight": 0.1}}, False),
         ({"features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}}}, False),
     ],
 )

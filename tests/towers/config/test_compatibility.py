@@ -51,10 +51,10 @@ REFUSED += [
 REFUSED += [
     ({"contrast": {"weight": 0.1}} | sections, f"contrast.weight: {reason}", "set it to 0")
     for sections, reason in (
-        ({"loss": {"name": "triplet"}}, "triplet works on the unscaled similarity, and the contrast needs"),
-        ({"loss": {"name": "ccl"}}, "ccl works on the unscaled similarity"),
-        ({"loss": {"name": "bce"}}, "bce learns from labels"),
-        ({"loss": {"name": "full_softmax", "per_user": True}}, "full_softmax with loss.per_user has whole users"),
+        ({"loss": {"name": "triplet"}}, "triplet is no loss of single items with a temperature"),
+        ({"loss": {"name": "ccl"}}, "ccl is no loss of single items"),
+        ({"loss": {"name": "bce"}}, "bce is no loss of single items"),
+        ({"loss": {"name": "full_softmax", "per_user": True}}, "full_softmax with per_user is no loss of single items"),
         (
             {"task": "similarity", "similarity": {"column": "brand"}, "loss": {"name": "full_softmax"}},
             "task = 'similarity' has no users",

@@ -1,4 +1,4 @@
-"""The contrast of items with their companions: its loss by slow loops, and how companions are drawn."""
+"""The contrast of items with their companions: its loss and gradients by a formula, and how companions are drawn."""
 
 from typing import Any
 
@@ -11,6 +11,7 @@ from towers.data.batch import Batch
 from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables
 from towers.data.item_ranks import ItemRanks
+from towers.errors import ConfigError
 from towers.features.cooccurrence import Companions
 from towers.ops.replicas import ALONE
 from towers.tasks.contrast import Contrast
@@ -18,100 +19,117 @@ from towers.tasks.retrieval import Retrieval
 from towers.training.prefetch import as_tensors
 
 WEIGHT, TEMPERATURE = 0.3, 0.5
-PAIRS, LONE = 6, 3
+GROUPS, SIZE, LONE = 5, 3, 4
+ITEMS = GROUPS * SIZE + LONE
 
 
-def pairs() -> tuple[Events, FeatureTables]:
-    """Users take two items that nobody else takes with another one; the last ones take a single item each."""
-    lists = [[2 * pair, 2 * pair + 1] for pair in range(PAIRS)] * 2 + [[2 * PAIRS + one] for one in range(LONE)] * 4
-    offsets = np.cumsum([0, *map(len, lists)])
+def events_of(lists: list[list[int]]) -> Events:
     user = np.repeat(np.arange(len(lists), dtype=np.int32), [len(each) for each in lists])
-    tables = FeatureTables(
-        {"user_id": np.arange(1, len(lists) + 1, dtype=np.int32)},
-        {"item_id": np.arange(1, 2 * PAIRS + LONE + 1, dtype=np.int32)},
-    )
-    return Events(user, np.concatenate(lists).astype(np.int32), offsets), tables
+    return Events(user, np.concatenate(lists).astype(np.int32), np.cumsum([0, *map(len, lists)]))
+
+
+def world() -> tuple[Events, FeatureTables]:
+    """Users take the three items of a group, which nobody takes with others; the last ones take a single item each."""
+    groups = [list(range(SIZE * group, SIZE * (group + 1))) for group in range(GROUPS)] * 2
+    events = events_of(groups + [[SIZE * GROUPS + one] for one in range(LONE)] * 2)
+    users, items = len(events.offsets), ITEMS + 1
+    rows = {"user_id": np.arange(1, users, dtype=np.int32)}, {"item_id": np.arange(1, items, dtype=np.int32)}
+    return events, FeatureTables(*rows)
 
 
 def tasks(**sections: dict[str, Any]) -> tuple[Retrieval, Retrieval, Batch]:
-    """The same towers without and with the contrast, and a batch of nearly all events, some items several times."""
-    events, tables = pairs()
+    """The same towers without and with the contrast, and a batch of all events, most items twice."""
+    events, tables = world()
     model = {"dimension": 8, "temperature": TEMPERATURE} | sections.pop("model", {})
-    train = {"batch_size": 32, "seed": 1, "balance": 0.5} | sections.pop("train", {})
+    train = {"batch_size": 38, "seed": 1, "balance": 0.5} | sections.pop("train", {})
     configs = [recipe(model=model, train=train, contrast={"weight": w}, **sections) for w in (0.0, WEIGHT)]
-    users, items = (len(each) for each in (tables.users["user_id"], tables.items["item_id"]))
-    towers = towers_of(configs[0], users, items)
+    towers = towers_of(configs[0], len(tables.users["user_id"]), ITEMS)
     plain, contrasted = (task_of(config, events, tables, towers) for config in configs)
     return plain[0], contrasted[0], as_tensors(plain[1].batch(0, 0))
 
 
-def by_loops(task: Retrieval, batch: Batch, widths: tuple[int, ...] = (8,)) -> float:
-    """The mean of the widths' sums, weighted as the examples are; an item's only companion is the other of its pair."""
-    item = batch.item.numpy()[:, 0]
-    tower = task.towers.candidate_tower
-    every = tower(task.features_of(tf.range(2 * PAIRS + LONE, dtype=tf.int64)))
-    # Ranks, as the batch has them: to item numbers and back, because pairs are known by those.
-    catalogue = ItemRanks.of(pairs()[0].item, 2 * PAIRS + LONE)
-    number = catalogue.items[item]
-    companion = [int(catalogue.ranks[each ^ 1]) if each < 2 * PAIRS else -1 for each in number]
-    assert min(companion) < 0
-    total = 0.0
+def by_formula(task: Retrieval, batch: Batch, widths: tuple[int, ...] = (8,)) -> tf.Tensor:
+    """The mean over the widths of the examples' weighted terms, of items that the task draws as companions."""
+    item, ranks = batch.item.numpy()[:, 0], ItemRanks.of(world()[0].item, ITEMS)
+    number = ranks.items[item]
+    drawn = task.contrast.draw(batch, task._encoded, ALONE).candidates.name.numpy()
+    group = [each // SIZE if each < SIZE * GROUPS else -1 for each in number]
+    drawn = [int(each) if g >= 0 else -1 for each, g in zip(drawn, group, strict=True)]
+    for own, of, g in zip(number, drawn, group, strict=True):
+        assert g < 0 or (ranks.items[of] // SIZE == g and ranks.items[of] != own)
+    copies = [{d for d, n in zip(drawn, number, strict=True) if n == own} for own in set(number)]
+    assert max(map(len, copies)) == 2 and -1 in drawn, "some copies of an item draw different ones"
+    tower, terms = task.towers.candidate_tower, []
+    every = tower(task.features_of(tf.range(ITEMS, dtype=tf.int64)))
     for width in widths:
-        vectors = tower.cut(every, width).numpy().astype(np.float64)
-        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-        scores = vectors @ vectors.T / TEMPERATURE
-        for i, own in enumerate(companion):
+        vectors = tf.math.l2_normalize(every[:, :width], axis=1)
+        for i, own in enumerate(drawn):
             if own < 0:
                 continue
-            others = [c for c in companion if c >= 0 and c not in (own, item[i])]
-            logits = np.array([scores[item[i], own]] + [scores[item[i], c] for c in others])
-            total += batch.weight.numpy()[i] * (np.log(np.exp(logits).sum()) - logits[0])
-    return WEIGHT * total / batch.weight.numpy().sum() / len(widths)
+            others = [c for c in drawn if c >= 0 and ranks.items[c] // SIZE != group[i]]
+            logits = tf.linalg.matvec(tf.gather(vectors, [own, *others]), vectors[item[i]]) / TEMPERATURE
+            terms.append(batch.weight[i] * (tf.reduce_logsumexp(logits) - logits[0]))
+    return WEIGHT * tf.add_n(terms) / tf.reduce_sum(batch.weight) / len(widths)
 
 
-@pytest.mark.parametrize(
-    "loss", [{"name": "sampled_softmax"}, {"name": "nce"}, {"name": "full_softmax"}, {"name": "bsl", "correction": 0.3}]
-)
+LOSSES: list[dict[str, Any]] = [
+    {"name": "sampled_softmax"},
+    {"name": "nce"},
+    {"name": "full_softmax"},
+    {"name": "bsl", "correction": 0.3, "positives_per_query": 2},
+]
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss["name"])
 def test_a_weighted_softmax_over_the_companions_of_the_batch_is_added(loss: dict[str, Any]) -> None:
     plain, contrasted, batch = tasks(loss=loss)
-    expected = float(plain.compute_loss(batch)) + by_loops(contrasted, batch)
-    assert float(contrasted.compute_loss(batch)) == pytest.approx(expected, rel=1e-5)
+    item, query = (getattr(plain.towers, f"{side}_tower").encoders[0].table for side in ("candidate", "query"))
+    with tf.GradientTape(persistent=True) as tape:
+        added = contrasted.compute_loss(batch) - plain.compute_loss(batch)
+        expected = by_formula(contrasted, batch)
+    assert float(added) == pytest.approx(float(expected), rel=1e-4)
+    gradient, wanted = (tf.convert_to_tensor(tape.gradient(each, item)) for each in (added, expected))
+    assert float(tf.reduce_max(tf.abs(wanted))) > 1e-3
+    np.testing.assert_allclose(gradient, wanted, atol=1e-5)
+    np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(added, query)), 0, atol=1e-6)
 
 
 def test_every_width_has_a_contrast_of_its_own() -> None:
-    plain, contrasted, batch = tasks(loss={"matryoshka": [3, 5]}, model={"similarity": "cosine"})
-    for tower in (plain.towers.query_tower, plain.towers.candidate_tower):
-        table = tower.encoders[0].table
-        table.assign(table * 30)  # so that no cut is too short to be scaled to length one
-    expected = float(plain.compute_loss(batch)) + by_loops(contrasted, batch, (3, 5, 8))
-    assert float(contrasted.compute_loss(batch)) == pytest.approx(expected, rel=1e-5)
+    plain, contrasted, batch = tasks(loss={"matryoshka": [3, 5]})
+    table = plain.towers.candidate_tower.encoders[0].table
+    table.assign(table * 30)  # so that no cut is too short to be scaled to length one
+    added = float(contrasted.compute_loss(batch)) - float(plain.compute_loss(batch))
+    assert added == pytest.approx(float(by_formula(contrasted, batch, (3, 5, 8))), rel=1e-4)
 
 
 def test_products_in_bfloat16_stay_close() -> None:
     plain, contrasted, batch = tasks(train={"precision": "bfloat16"})
     added = float(contrasted.compute_loss(batch)) - float(plain.compute_loss(batch))
-    assert added == pytest.approx(by_loops(contrasted, batch), rel=1e-2)
+    assert added == pytest.approx(float(by_formula(contrasted, batch)), rel=1e-2)
 
 
-def test_it_brings_companions_together_and_leaves_the_queries_alone() -> None:
-    plain, contrasted, batch = tasks()
-    query, item = (getattr(contrasted.towers, f"{side}_tower").encoders[0].table for side in ("query", "candidate"))
+def test_a_trained_temperature_learns_from_both_terms() -> None:
+    plain, contrasted, batch = tasks(model={"temperature_trainable": True})
+    [temperature] = [each for each in plain.towers.trainable_variables if each.shape.rank == 0]
+    with tf.GradientTape() as tape:
+        added = contrasted.compute_loss(batch) - plain.compute_loss(batch)
+    slope = float(tape.gradient(added, temperature))
+    values, start = [], temperature.numpy()
+    for step in (-0.01, 0.01):
+        temperature.assign(start + step)
+        values.append(float(contrasted.compute_loss(batch) - plain.compute_loss(batch)))
+    assert slope == pytest.approx((values[1] - values[0]) / 0.02, rel=1e-2)
 
-    def cosines() -> np.ndarray:
-        vectors = tf.math.l2_normalize(item[1 : 2 * PAIRS + 1], axis=1).numpy()
-        return np.asarray(vectors @ vectors.T)
 
-    pair = np.arange(2 * PAIRS) // 2
-    same = pair[:, np.newaxis] == pair
-    before = cosines()
-    for _ in range(200):
-        with tf.GradientTape(persistent=True) as tape:
-            added = contrasted.compute_loss(batch) - plain.compute_loss(batch)
-        np.testing.assert_allclose(tf.convert_to_tensor(tape.gradient(added, query)), 0, atol=1e-6)
-        item.assign_sub(30 * tf.convert_to_tensor(tape.gradient(added, item)))
-    after = cosines()
-    assert after[same].min() > 0.8 > before[same].min()
-    assert after[~same].mean() < 0.3
+def draws_of(contrast: Contrast, ranks: list[int], draws: int) -> tuple[np.ndarray, np.ndarray]:
+    """[ranks, draws] the ranks that each of `ranks` draws, and the weights."""
+    _, _, batch = tasks()
+    item = tf.repeat(tf.constant(ranks, tf.int64)[:, tf.newaxis], draws, axis=0)
+    batch = batch._replace(item=item, weight=tf.ones([len(item)]))
+    near = contrast.draw(batch, lambda rank, _: tf.cast(rank, tf.float32)[:, tf.newaxis], ALONE)
+    np.testing.assert_array_equal(near.vector.numpy()[:, 0], near.candidates.name.numpy())
+    np.testing.assert_array_equal(near.candidates.mask.numpy(), near.weight.numpy() > 0)
+    return near.candidates.name.numpy().reshape(len(ranks), draws), near.weight.numpy().reshape(len(ranks), draws)
 
 
 def test_companions_are_drawn_by_closeness_and_never_from_the_padding() -> None:
@@ -121,36 +139,49 @@ def test_companions_are_drawn_by_closeness_and_never_from_the_padding() -> None:
     )
     # Ranks 3 - number: item 3 has most examples.
     catalogue = ItemRanks.of(np.repeat(np.arange(4, dtype=np.int32), [1, 2, 3, 4]), 4)
-    contrast, draws = Contrast(found, catalogue, 1.0), 40_000
-    _, _, batch = tasks()
-    batch = batch._replace(item=tf.repeat(tf.constant([[3], [2], [1], [0]], tf.int64), draws, axis=0))
-    batch = batch._replace(weight=tf.ones([4 * draws]))
-    near = contrast.draw(batch, lambda rank, seed: tf.cast(rank, tf.float32)[:, tf.newaxis], ALONE)
-    number = 3 - near.candidates.name.numpy().reshape(4, draws)
-    np.testing.assert_array_equal(near.vector.numpy()[:, 0], near.candidates.name.numpy())
-    shares = np.stack([np.bincount(row, minlength=4) / draws for row in number])
+    draws = 40_000
+    rank, weight = draws_of(Contrast(found, catalogue, 1.0), [3, 2, 1, 0], draws)
+    shares = np.stack([np.bincount(3 - row, minlength=4) / draws for row in rank])
     deviation = 5 * 0.5 / np.sqrt(draws)
     np.testing.assert_allclose(shares[0], [0, 0.6, 0.3, 0.1], atol=deviation)
     np.testing.assert_array_equal(shares[1], [1, 0, 0, 0])
     np.testing.assert_allclose(shares[3], [0.25, 0.25, 0.5, 0], atol=deviation)
-    has = np.repeat([True, True, False, True], draws)
-    np.testing.assert_array_equal(near.weight.numpy() > 0, has)
-    np.testing.assert_array_equal(near.candidates.mask.numpy(), has)
+    np.testing.assert_array_equal(weight, np.repeat([[1], [1], [0], [1]], draws, axis=1))
+
+
+def drawn_for(lists: list[list[int]], item: int, window: Any) -> set[int]:
+    """The items that 3,000 draws of an item give, of 0 to 15 in lists."""
+    events = events_of(lists)
+    catalogue = ItemRanks.of(events.item, 16)
+    rank, _ = draws_of(Contrast.of(events, catalogue, 1.0, window), [int(catalogue.ranks[item])], 3_000)
+    return set(catalogue.items[rank[0]].tolist())
+
+
+@pytest.mark.parametrize(("window", "near"), [("list", {0, 1, 3, 4}), (1, {1, 3})])
+def test_companions_are_those_within_the_window(window: Any, near: set[int]) -> None:
+    assert drawn_for([[0, 1, 2, 3, 4], [4, 3, 2, 1, 0]], 2, window) == near
+
+
+def test_the_ten_closest_items_are_drawn() -> None:
+    often = [[0, item] for item in range(1, 11)] * 4
+    assert drawn_for(often + [[0, item] for item in range(11, 16)], 0, "list") == set(range(1, 11))
 
 
 def test_another_step_draws_others_and_the_same_step_the_same() -> None:
-    events, _ = pairs()
-    found = Companions(np.tile(np.arange(8, dtype=np.int32), (15, 1)), np.ones((15, 8), np.float32))
-    contrast = Contrast(found, ItemRanks.of(events.item, 15), 1.0)
-    _, _, batch = tasks()
+    _, contrasted, batch = tasks()
 
     def names(seed: list[int]) -> list[int]:
         given = batch._replace(seed=tf.constant(seed, tf.int32))
-        encoded = contrast.draw(given, lambda rank, _: tf.ones([rank.shape[0], 2]), ALONE)
-        return list(encoded.candidates.name.numpy())
+        return list(contrasted.contrast.draw(given, contrasted._encoded, ALONE).candidates.name.numpy())
 
     assert names([1, 5]) == names([1, 5])
     assert names([1, 5]) != names([1, 6]) != names([2, 6])
+
+
+def test_data_without_any_companion_are_refused() -> None:
+    events = events_of([[0], [1], [1]])
+    with pytest.raises(ConfigError, match=r"contrast\.weight: no user took two items, .*; set it to 0"):
+        Contrast.of(events, ItemRanks.of(events.item, 2), 1.0, "list")
 
 
 def test_it_is_neither_trained_nor_saved() -> None:
