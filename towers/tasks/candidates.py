@@ -16,9 +16,7 @@ from towers.ops.replicas import Replicas
 from towers.samplers.sampler import NegativeSampler, SampledCandidates
 
 # Masks and noise of the two sides, and of positives and negatives, come from separate streams: each has its own seed.
-POSITIVES, NEGATIVES, COMPANIONS = (
-    np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives", b"companions")
-)
+POSITIVES, NEGATIVES = (np.array([zlib.crc32(name) >> 1, 0], np.int32) for name in (b"positives", b"negatives"))
 
 NO_ITEM = -1
 

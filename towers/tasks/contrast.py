@@ -4,7 +4,6 @@ An event tells of two items that they are alike only through the users that both
 of rare items, too, whose events are few.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -20,23 +19,23 @@ from towers.losses.blockwise_softmax import Candidates, softmax_losses
 from towers.losses.scores import known
 from towers.ops.replicas import Replicas
 from towers.ops.stateless_random import fold, uniforms
-from towers.tasks.candidates import COMPANIONS, NO_ITEM
+from towers.tasks.candidates import NO_ITEM
 
 MOST = 10  # companions of an item
 
 
-class Beside(NamedTuple):
+class Drawn(NamedTuple):
     """The companions of a batch's items.
 
     Attributes:
-        vector: [B, D] of each item's own.
-        weight: [B] of the loss; 0 for an item that has none.
-        candidates: those of all items.
+        rank: int64 [B] of each item's own; any item's for an item that has none.
+        every: int64 [M] those of the items of all workers.
+        has: bool [M] whether these items have one.
     """
 
-    vector: tf.Tensor
-    weight: tf.Tensor
-    candidates: Candidates
+    rank: tf.Tensor
+    every: tf.Tensor
+    has: tf.Tensor
 
 
 class Contrast:
@@ -79,41 +78,45 @@ class Contrast:
         found = companions(user, item, catalogue.ranks >= 0, window, MOST, "contrast.window")
         return cls(found, catalogue, weight)
 
-    def draw(self, inputs: Batch, encoded: Callable[[tf.Tensor, tf.Tensor], tf.Tensor], replicas: Replicas) -> Beside:
+    def draw(self, inputs: Batch, replicas: Replicas) -> Drawn:
         """Draws a companion of each example's own item.
 
         Args:
             inputs: the batch, of several workers this one's part.
-            encoded: gives the vectors [n, D] of items [n] for a seed [2].
-            replicas: the workers that share the batch.
+            replicas: the workers that share the batch, and draw the same for it.
         """
         item = replicas.gather(inputs.item[:, 0])
         until = tf.gather(self._until, item)
-        has = until[:, -1] > 0
         draws = uniforms(tf.shape(item)[0], fold(tf.cast(inputs.seed, tf.int64), "companions", 0))
         passed = tf.reduce_sum(tf.cast(draws[:, tf.newaxis] >= until, tf.int64), axis=1)
         place = tf.minimum(passed, until.shape[1] - 1)  # an item without companions passes all
         every = tf.maximum(tf.gather(tf.gather(self._rank, item), place, batch_dims=1), 0)
-        vector = encoded(replicas.own(every), replicas.seed(inputs.seed) + COMPANIONS)
-        near = tf.concat([tf.gather(self._rank, inputs.item[:, 0]), inputs.item[:, :1]], axis=1)
-        hidden = known(near, every, self._count)
-        offset = tf.zeros_like(has, tf.float32)
-        weight = self._weight * inputs.weight * tf.cast(replicas.own(has), tf.float32)
-        return Beside(vector, weight, Candidates(replicas.gather(vector), offset, has, every, None, hidden))
+        return Drawn(replicas.own(every), every, until[:, -1] > 0)
 
     def loss(
-        self, beside: Beside, item: tf.Tensor, cut: Callable[[tf.Tensor], tf.Tensor], scale: tf.Tensor, *, half: bool
+        self,
+        inputs: Batch,
+        drawn: Drawn,
+        item: tf.Tensor,
+        companion: tf.Tensor,
+        scale: tf.Tensor,
+        replicas: Replicas,
+        *,
+        half: bool,
     ) -> tf.Tensor:
         """The weighted sum of the losses of a batch's items, a scalar.
 
         Args:
-            beside: their companions.
-            item: [B, D] vectors of the items.
-            cut: cuts vectors [n, D] to the width that is trained.
+            inputs, replicas: as in `draw`.
+            drawn: what that returned.
+            item: [B, D] vectors of the examples' own items.
+            companion: [B, D] those of `drawn.rank`.
             scale: scalar, of the scores.
             half: multiply in bfloat16.
         """
-        asked = cut(item) * scale
-        own = tf.reduce_sum(asked * cut(beside.vector), axis=1)
-        candidates = beside.candidates._replace(vector=cut(beside.candidates.vector))
-        return softmax_losses(asked, own, beside.weight, candidates, half=half)
+        item *= scale
+        near = tf.concat([tf.gather(self._rank, inputs.item[:, 0]), inputs.item[:, :1]], axis=1)
+        hidden, offset = known(near, drawn.every, self._count), tf.zeros_like(drawn.has, tf.float32)
+        others = Candidates(replicas.gather(companion), offset, drawn.has, drawn.every, None, hidden)
+        weight = self._weight * inputs.weight * tf.cast(replicas.own(drawn.has), tf.float32)
+        return softmax_losses(item, tf.reduce_sum(item * companion, axis=1), weight, others, half=half)

@@ -59,10 +59,9 @@ class Retrieval(tfrs.Model):
     ) -> None:
         super().__init__()
         self.towers, self.sampler, self.replicas = towers, sampler, replicas
-        self.settings = config.loss
         # A function is not tracked: item features are data and stay out of checkpoints.
         self.features_of: Callable[[tf.Tensor], Any] = items.__call__
-        self.teachers, self.contrast = teachers, contrast
+        self.settings, self.teachers, self.contrast = config.loss, teachers, contrast
         self.widths = [*config.loss.matryoshka, config.model.dimension]
         self.count, self.half = count, config.train.precision == "bfloat16"
         self.options, self.margin = arguments(config.loss), adaptive_margin(config.loss)
@@ -86,8 +85,10 @@ class Retrieval(tfrs.Model):
         query = tf.ensure_shape(query, [inputs.item.shape[0], None])
         if self.settings.of_users:
             return self._divided(self._of_users(inputs, query), inputs)
-        # Impressions follow the positives.
-        items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0)], axis=1)
+        # Impressions follow the positives, and a companion these.
+        near = None if self.contrast is None else self.contrast.draw(inputs, self.replicas)
+        companion = inputs.item[:, :0] if near is None else near.rank[:, tf.newaxis]
+        items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0), companion], axis=1)
         shape = tf.shape(items)
         features = self.features_of(tf.reshape(items, [-1]))
         if self.settings.bottleneck or not self.settings.whole_catalogue:
@@ -96,15 +97,17 @@ class Retrieval(tfrs.Model):
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
             own = self.towers.candidate_tower(features)
         own = tf.reshape(own, tf.concat([shape, tf.shape(own)[1:]], 0))
+        own, beside = own[:, : items.shape[1] - companion.shape[1]], own[:, -1]
         drawn = None if self.sampler is None else draw(self.sampler, inputs, own[:, 0], self._encoded, self.replicas)
         totals = [self._total(inputs, query, own, drawn, width) for width in self.widths]
         if self.teachers is not None and drawn is not None and self.settings.sampled is not None:
             totals = self._taught(self.teachers, inputs, query, own[:, 0], drawn, self.settings.sampled, totals)
-        if self.contrast is not None:
-            near, cut = self.contrast.draw(inputs, self._encoded, self.replicas), self.towers.candidate_tower.cut
-            contrast = partial(self.contrast.loss, near, own[:, 0], scale=self.towers.scale(), half=self.half)
-            totals = [total + contrast(partial(cut, width=w)) for w, total in zip(self.widths, totals, strict=True)]
-        total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(totals)
+        if self.contrast is not None and near is not None:
+            cut, contrast = self.towers.candidate_tower.cut, partial(self.contrast.loss, inputs, near, half=self.half)
+            totals += [
+                contrast(cut(own[:, 0], w), cut(beside, w), self.towers.scale(), self.replicas) for w in self.widths
+            ]
+        total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(self.widths)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
             total += self.settings.bottleneck * tf.reduce_sum((cost + item_cost) * inputs.weight)
@@ -228,9 +231,8 @@ class Retrieval(tfrs.Model):
         return tower.cut(tower(self.features_of(rank)), width)
 
     def _encoded(self, item: tf.Tensor, seed: tf.Tensor) -> tf.Tensor:
-        """Vectors [n, D] of items [n], with the masks and noise of a seed; a whole catalogue has none."""
-        tower, features = self.towers.candidate_tower, self.features_of(item)
-        return tower(features) if self.settings.whole_catalogue else tower.sample(features, seed)[0]
+        """Vectors [n, D] of items [n], with the masks and noise of a seed."""
+        return self.towers.candidate_tower.sample(self.features_of(item), seed)[0]
 
     def _supplied(self, inputs: Batch, query: tf.Tensor) -> dict[str, Any]:
         """What the loss's function takes beside scores and options; see `Loss.inputs`."""

@@ -52,7 +52,7 @@ def by_formula(task: Retrieval, batch: Batch, widths: tuple[int, ...] = (8,)) ->
     """The mean over the widths of the examples' weighted terms, of items that the task draws as companions."""
     item, ranks = batch.item.numpy()[:, 0], ItemRanks.of(world()[0].item, ITEMS)
     number = ranks.items[item]
-    drawn = task.contrast.draw(batch, task._encoded, ALONE).candidates.name.numpy()
+    drawn = task.contrast.draw(batch, ALONE).every.numpy()
     group = [each // SIZE if each < SIZE * GROUPS else -1 for each in number]
     drawn = [int(each) if g >= 0 else -1 for each, g in zip(drawn, group, strict=True)]
     for own, of, g in zip(number, drawn, group, strict=True):
@@ -122,14 +122,12 @@ def test_a_trained_temperature_learns_from_both_terms() -> None:
 
 
 def draws_of(contrast: Contrast, ranks: list[int], draws: int) -> tuple[np.ndarray, np.ndarray]:
-    """[ranks, draws] the ranks that each of `ranks` draws, and the weights."""
+    """[ranks, draws] the ranks that each of `ranks` draws, and whether it has one."""
     _, _, batch = tasks()
     item = tf.repeat(tf.constant(ranks, tf.int64)[:, tf.newaxis], draws, axis=0)
-    batch = batch._replace(item=item, weight=tf.ones([len(item)]))
-    near = contrast.draw(batch, lambda rank, _: tf.cast(rank, tf.float32)[:, tf.newaxis], ALONE)
-    np.testing.assert_array_equal(near.vector.numpy()[:, 0], near.candidates.name.numpy())
-    np.testing.assert_array_equal(near.candidates.mask.numpy(), near.weight.numpy() > 0)
-    return near.candidates.name.numpy().reshape(len(ranks), draws), near.weight.numpy().reshape(len(ranks), draws)
+    drawn = contrast.draw(batch._replace(item=item), ALONE)
+    np.testing.assert_array_equal(drawn.rank, drawn.every)
+    return drawn.every.numpy().reshape(len(ranks), draws), drawn.has.numpy().reshape(len(ranks), draws)
 
 
 def test_companions_are_drawn_by_closeness_and_never_from_the_padding() -> None:
@@ -140,13 +138,13 @@ def test_companions_are_drawn_by_closeness_and_never_from_the_padding() -> None:
     # Ranks 3 - number: item 3 has most examples.
     catalogue = ItemRanks.of(np.repeat(np.arange(4, dtype=np.int32), [1, 2, 3, 4]), 4)
     draws = 40_000
-    rank, weight = draws_of(Contrast(found, catalogue, 1.0), [3, 2, 1, 0], draws)
+    rank, has = draws_of(Contrast(found, catalogue, 1.0), [3, 2, 1, 0], draws)
     shares = np.stack([np.bincount(3 - row, minlength=4) / draws for row in rank])
     deviation = 5 * 0.5 / np.sqrt(draws)
     np.testing.assert_allclose(shares[0], [0, 0.6, 0.3, 0.1], atol=deviation)
     np.testing.assert_array_equal(shares[1], [1, 0, 0, 0])
     np.testing.assert_allclose(shares[3], [0.25, 0.25, 0.5, 0], atol=deviation)
-    np.testing.assert_array_equal(weight, np.repeat([[1], [1], [0], [1]], draws, axis=1))
+    np.testing.assert_array_equal(has, np.repeat([[True], [True], [False], [True]], draws, axis=1))
 
 
 def drawn_for(lists: list[list[int]], item: int, window: Any) -> set[int]:
@@ -172,7 +170,7 @@ def test_another_step_draws_others_and_the_same_step_the_same() -> None:
 
     def names(seed: list[int]) -> list[int]:
         given = batch._replace(seed=tf.constant(seed, tf.int32))
-        return list(contrasted.contrast.draw(given, contrasted._encoded, ALONE).candidates.name.numpy())
+        return list(contrasted.contrast.draw(given, ALONE).every.numpy())
 
     assert names([1, 5]) == names([1, 5])
     assert names([1, 5]) != names([1, 6]) != names([2, 6])
