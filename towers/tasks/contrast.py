@@ -1,7 +1,7 @@
 """Contrast of items: each item of a batch beside a companion of it, among the companions of the others.
 
-An event tells of two items that they are alike only through the users that both have. The contrast says it at once, and
-of rare items, too, whose events are few.
+Events say that two items are alike only through the users that both have, and rare items have few. The contrast trains
+it directly.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ from towers.data.item_ranks import ItemRanks
 from towers.errors import ConfigError
 from towers.features.cooccurrence import Companions, companions
 from towers.losses.blockwise_softmax import Candidates, softmax_losses
-from towers.losses.scores import known
+from towers.losses.scores import KnownPositives, known
 from towers.ops.replicas import Replicas
 from towers.ops.stateless_random import fold, uniforms
 from towers.tasks.candidates import NO_ITEM
@@ -29,13 +29,17 @@ class Drawn(NamedTuple):
 
     Attributes:
         rank: int64 [B] of each item's own; any item's for an item that has none.
-        every: int64 [M] those of the items of all workers.
+        weight: [B] of the loss; 0 for an item that has none.
+        every: int64 [M] the companions of the items of all workers.
         has: bool [M] whether these items have one.
+        hidden: of `every`, the own item and its companions, which are no negatives.
     """
 
     rank: tf.Tensor
+    weight: tf.Tensor
     every: tf.Tensor
     has: tf.Tensor
+    hidden: KnownPositives
 
 
 class Contrast:
@@ -91,32 +95,21 @@ class Contrast:
         passed = tf.reduce_sum(tf.cast(draws[:, tf.newaxis] >= until, tf.int64), axis=1)
         place = tf.minimum(passed, until.shape[1] - 1)  # an item without companions passes all
         every = tf.maximum(tf.gather(tf.gather(self._rank, item), place, batch_dims=1), 0)
-        return Drawn(replicas.own(every), every, until[:, -1] > 0)
+        has = until[:, -1] > 0
+        near = tf.concat([tf.gather(self._rank, inputs.item[:, 0]), inputs.item[:, :1]], axis=1)
+        weight = self._weight * inputs.weight * tf.cast(replicas.own(has), tf.float32)
+        return Drawn(replicas.own(every), weight, every, has, known(near, every, self._count))
 
-    def loss(
-        self,
-        inputs: Batch,
-        drawn: Drawn,
-        item: tf.Tensor,
-        companion: tf.Tensor,
-        scale: tf.Tensor,
-        replicas: Replicas,
-        *,
-        half: bool,
-    ) -> tf.Tensor:
+    def loss(self, drawn: Drawn, item: tf.Tensor, companion: tf.Tensor, replicas: Replicas, *, half: bool) -> tf.Tensor:
         """The weighted sum of the losses of a batch's items, a scalar.
 
         Args:
-            inputs, replicas: as in `draw`.
-            drawn: what that returned.
-            item: [B, D] vectors of the examples' own items.
+            drawn: what `draw` returned for the batch.
+            item: [B, D] vectors of the examples' own items, multiplied by the scale of the scores.
             companion: [B, D] those of `drawn.rank`.
-            scale: scalar, of the scores.
+            replicas: as in `draw`.
             half: multiply in bfloat16.
         """
-        item *= scale
-        near = tf.concat([tf.gather(self._rank, inputs.item[:, 0]), inputs.item[:, :1]], axis=1)
-        hidden, offset = known(near, drawn.every, self._count), tf.zeros_like(drawn.has, tf.float32)
-        others = Candidates(replicas.gather(companion), offset, drawn.has, drawn.every, None, hidden)
-        weight = self._weight * inputs.weight * tf.cast(replicas.own(drawn.has), tf.float32)
-        return softmax_losses(item, tf.reduce_sum(item * companion, axis=1), weight, others, half=half)
+        offset = tf.zeros_like(drawn.has, tf.float32)
+        others = Candidates(replicas.gather(companion), offset, drawn.has, drawn.every, None, drawn.hidden)
+        return softmax_losses(item, tf.reduce_sum(item * companion, axis=1), drawn.weight, others, half=half)

@@ -4,7 +4,6 @@ Only this module combines the towers, the sampler, the item features and the los
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -87,8 +86,8 @@ class Retrieval(tfrs.Model):
             return self._divided(self._of_users(inputs, query), inputs)
         # Impressions follow the positives, and a companion these.
         near = None if self.contrast is None else self.contrast.draw(inputs, self.replicas)
-        companion = inputs.item[:, :0] if near is None else near.rank[:, tf.newaxis]
-        items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0), companion], axis=1)
+        companion = [] if near is None else [near.rank[:, tf.newaxis]]
+        items = tf.concat([inputs.item, tf.maximum(inputs.shown, 0), *companion], axis=1)
         shape = tf.shape(items)
         features = self.features_of(tf.reshape(items, [-1]))
         if self.settings.bottleneck or not self.settings.whole_catalogue:
@@ -97,16 +96,16 @@ class Retrieval(tfrs.Model):
             # Without noise, like the rest of the catalogue: its own noise would set an item apart from its copy there.
             own = self.towers.candidate_tower(features)
         own = tf.reshape(own, tf.concat([shape, tf.shape(own)[1:]], 0))
-        own, beside = own[:, : items.shape[1] - companion.shape[1]], own[:, -1]
+        if near is not None:
+            own, beside = own[:, :-1], own[:, -1]
         drawn = None if self.sampler is None else draw(self.sampler, inputs, own[:, 0], self._encoded, self.replicas)
         totals = [self._total(inputs, query, own, drawn, width) for width in self.widths]
         if self.teachers is not None and drawn is not None and self.settings.sampled is not None:
             totals = self._taught(self.teachers, inputs, query, own[:, 0], drawn, self.settings.sampled, totals)
         if self.contrast is not None and near is not None:
-            cut, contrast = self.towers.candidate_tower.cut, partial(self.contrast.loss, inputs, near, half=self.half)
-            totals += [
-                contrast(cut(own[:, 0], w), cut(beside, w), self.towers.scale(), self.replicas) for w in self.widths
-            ]
+            cut, scale = self.towers.candidate_tower.cut, self.towers.scale()
+            pairs = [(cut(own[:, 0], width) * scale, cut(beside, width)) for width in self.widths]
+            totals += [self.contrast.loss(near, *pair, self.replicas, half=self.half) for pair in pairs]
         total = totals[0] if len(totals) == 1 else tf.add_n(totals) / len(self.widths)
         if self.settings.bottleneck:
             item_cost = tf.reshape(item_cost, shape)[:, 0]
@@ -169,8 +168,7 @@ class Retrieval(tfrs.Model):
 
     def _own_column(self, batch: int) -> int | None:
         """The first of the candidates that are the items of `batch` queries; None: none are."""
-        includes_batch = self.sampler is not None and self.sampler.includes_batch
-        return self.replicas.begin(batch) if includes_batch else None
+        return self.replicas.begin(batch) if self.sampler is not None and self.sampler.includes_batch else None
 
     def _taught(
         self,

@@ -67,6 +67,9 @@ item_id = { kind = "id" }
 audience = { kind = "neighbours", weight = 5.0 }
 nearby = { kind = "cooccurrence", weight = 3.0 }
 
+[contrast]
+weight = 0.1
+
 [model]
 dimension = 8
 norm_exponent = "validation"

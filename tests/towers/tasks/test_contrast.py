@@ -44,7 +44,8 @@ def tasks(**sections: dict[str, Any]) -> tuple[Retrieval, Retrieval, Batch]:
     train = {"batch_size": 38, "seed": 1, "balance": 0.5} | sections.pop("train", {})
     configs = [recipe(model=model, train=train, contrast={"weight": w}, **sections) for w in (0.0, WEIGHT)]
     towers = towers_of(configs[0], len(tables.users["user_id"]), ITEMS)
-    plain, contrasted = (task_of(config, events, tables, towers) for config in configs)
+    teachers = [towers_of(configs[0], len(tables.users["user_id"]), ITEMS)] if "distillation" in sections else []
+    plain, contrasted = (task_of(config, events, tables, towers, teachers) for config in configs)
     return plain[0], contrasted[0], as_tensors(plain[1].batch(0, 0))
 
 
@@ -105,7 +106,16 @@ def test_every_width_has_a_contrast_of_its_own() -> None:
 def test_products_in_bfloat16_stay_close() -> None:
     plain, contrasted, batch = tasks(train={"precision": "bfloat16"})
     added = float(contrasted.compute_loss(batch)) - float(plain.compute_loss(batch))
-    assert added == pytest.approx(float(by_formula(contrasted, batch)), rel=1e-2)
+    exact = float(by_formula(contrasted, batch))
+    assert added == pytest.approx(exact, rel=1e-2)
+    assert added != pytest.approx(exact, rel=1e-5)
+
+
+def test_what_teachers_say_does_not_scale_it_and_they_have_it_too() -> None:
+    plain, contrasted, batch = tasks(distillation={"models": 1, "share": 0.75})
+    added = float(contrasted.compute_loss(batch)) - float(plain.compute_loss(batch))
+    assert added == pytest.approx(float(by_formula(contrasted, batch)), rel=1e-4)
+    assert recipe(contrast={"weight": WEIGHT}, distillation={"models": 1}).of_teachers.contrast.weight == WEIGHT
 
 
 def test_a_trained_temperature_learns_from_both_terms() -> None:
@@ -125,7 +135,7 @@ def draws_of(contrast: Contrast, ranks: list[int], draws: int) -> tuple[np.ndarr
     """[ranks, draws] the ranks that each of `ranks` draws, and whether it has one."""
     _, _, batch = tasks()
     item = tf.repeat(tf.constant(ranks, tf.int64)[:, tf.newaxis], draws, axis=0)
-    drawn = contrast.draw(batch._replace(item=item), ALONE)
+    drawn = contrast.draw(batch._replace(item=item, weight=tf.ones([len(item)])), ALONE)
     np.testing.assert_array_equal(drawn.rank, drawn.every)
     return drawn.every.numpy().reshape(len(ranks), draws), drawn.has.numpy().reshape(len(ranks), draws)
 

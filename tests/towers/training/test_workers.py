@@ -147,6 +147,7 @@ CELLS = (
 ON_DEVICES = (
     "sampled_softmax in_batch",
     "sampled_softmax mixed",
+    "companions",
     "adaptive margin",
     "bsl of the batch",
     "impressions",
