@@ -63,7 +63,9 @@ class Contrast:
     def __init__(self, found: Companions, catalogue: ItemRanks, weight: float) -> None:
         item, closeness = found.item[catalogue.items], found.closeness[catalogue.items].astype(np.float64)
         if not closeness.any():
-            raise ConfigError("contrast.weight: no user took two items, so no item has a companion; set it to 0")
+            raise ConfigError(
+                "contrast.weight: no user took two items, so no item has a companion; leave the section out"
+            )
         until = np.cumsum(closeness, axis=1)
         until /= np.maximum(until[:, -1:], np.finfo(np.float64).tiny)
         # The last companion's share ends at exactly 1, so that none of the padding is drawn.

@@ -49,7 +49,7 @@ REFUSED += [
     ({"loss": {"name": "ccl"}, "distillation": {"ease": 2.0}}, "distillation.ease: ccl works on the", "or bsl"),
 ]
 REFUSED += [
-    ({"contrast": {"weight": 0.1}} | sections, f"contrast.weight: {reason}", "set it to 0")
+    ({"contrast": {"weight": 0.1}} | sections, f"contrast.weight: {reason}", "leave the section out (--set contrast=)")
     for sections, reason in (
         ({"loss": {"name": "triplet"}}, "triplet is no loss of single items with a temperature"),
         ({"loss": {"name": "ccl"}}, "ccl is no loss of single items"),
@@ -57,7 +57,7 @@ REFUSED += [
         ({"loss": {"name": "full_softmax", "per_user": True}}, "full_softmax with per_user is no loss of single items"),
         (
             {"task": "similarity", "similarity": {"column": "brand"}, "loss": {"name": "full_softmax"}},
-            "task = 'similarity' has no users",
+            "task = 'similarity' has no users;",
         ),
     )
 ]
@@ -138,7 +138,7 @@ REFUSED += [
     ({"loss": PER_USER | {"block": 9}}, "loss.block: with loss.per_user the scores are computed", "leave it out"),
     (
         {"task": "similarity", "loss": PER_USER, "similarity": {"column": "g"}},
-        "loss.per_user: task = 'similarity' has no users",
+        "loss.per_user: task = 'similarity' has no users;",
         "leave it out",
     ),
     (

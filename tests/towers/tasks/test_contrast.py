@@ -188,7 +188,7 @@ def test_another_step_draws_others_and_the_same_step_the_same() -> None:
 
 def test_data_without_any_companion_are_refused() -> None:
     events = events_of([[0], [1], [1]])
-    with pytest.raises(ConfigError, match=r"contrast\.weight: no user took two items, .*; set it to 0"):
+    with pytest.raises(ConfigError, match=r"contrast\.weight: no user took two items, .*; leave the section out"):
         Contrast.of(events, ItemRanks.of(events.item, 2), 1.0, "list")
 
 
