@@ -24,7 +24,7 @@ from towers.tasks.candidates import NO_ITEM
 MOST = 10  # companions of an item
 
 
-class Drawn(NamedTuple):
+class BatchCompanions(NamedTuple):
     """The companions of a batch's items.
 
     Attributes:
@@ -45,7 +45,7 @@ class Drawn(NamedTuple):
 class Contrast:
     """Draws a companion c of each item i with probability ``a_ic / sum_j a_ij``, and scores i with all companions.
 
-    The loss is ``-s_ic + log sum_j exp s_ij``, j over c and what the batch's other items drew, but for i itself and its
+    The loss is ``-s_ic + log sum_j exp s_ij``, j over c and what the batch's other items drew, except i itself and its
     own companions. Sources: the neighbours of NESCL, Sun et al., arXiv:2402.11523, there of users and items in
     two views of a graph; the softmax over a batch: van den Oord et al., Contrastive predictive coding, 2018.
 
@@ -68,7 +68,7 @@ class Contrast:
             )
         until = np.cumsum(closeness, axis=1)
         until /= np.maximum(until[:, -1:], np.finfo(np.float64).tiny)
-        # The last companion's share ends at exactly 1, so that none of the padding is drawn.
+        # The last companion's share ends at exactly 1, so that none of the padding is near.
         self._until = tf.Variable(until, trainable=False)
         self._rank = tf.Variable(np.where(item < 0, NO_ITEM, catalogue.ranks[item]), trainable=False)
         self._count, self._weight = len(catalogue), weight
@@ -84,7 +84,7 @@ class Contrast:
         found = companions(user, item, catalogue.ranks >= 0, window, MOST, "contrast.window")
         return cls(found, catalogue, weight)
 
-    def draw(self, inputs: Batch, replicas: Replicas) -> Drawn:
+    def draw(self, inputs: Batch, replicas: Replicas) -> BatchCompanions:
         """Draws a companion of each example's own item.
 
         Args:
@@ -98,20 +98,22 @@ class Contrast:
         place = tf.minimum(passed, until.shape[1] - 1)  # an item without companions passes all
         every = tf.maximum(tf.gather(tf.gather(self._rank, item), place, batch_dims=1), 0)
         has = until[:, -1] > 0
-        near = tf.concat([tf.gather(self._rank, inputs.item[:, 0]), inputs.item[:, :1]], axis=1)
+        hidden = tf.concat([tf.gather(self._rank, inputs.item[:, 0]), inputs.item[:, :1]], axis=1)
         weight = self._weight * inputs.weight * tf.cast(replicas.own(has), tf.float32)
-        return Drawn(replicas.own(every), weight, every, has, known(near, every, self._count))
+        return BatchCompanions(replicas.own(every), weight, every, has, known(hidden, every, self._count))
 
-    def loss(self, drawn: Drawn, item: tf.Tensor, companion: tf.Tensor, replicas: Replicas, *, half: bool) -> tf.Tensor:
+    def loss(
+        self, near: BatchCompanions, item: tf.Tensor, companion: tf.Tensor, replicas: Replicas, *, half: bool
+    ) -> tf.Tensor:
         """The weighted sum of the losses of a batch's items, a scalar.
 
         Args:
-            drawn: what `draw` returned for the batch.
+            near: what `draw` returned for the batch.
             item: [B, D] vectors of the examples' own items, multiplied by the scale of the scores.
-            companion: [B, D] those of `drawn.rank`.
+            companion: [B, D] those of `near.rank`.
             replicas: as in `draw`.
             half: multiply in bfloat16.
         """
-        offset = tf.zeros_like(drawn.has, tf.float32)
-        others = Candidates(replicas.gather(companion), offset, drawn.has, drawn.every, None, drawn.hidden)
-        return softmax_losses(item, tf.reduce_sum(item * companion, axis=1), drawn.weight, others, half=half)
+        offset = tf.zeros_like(near.has, tf.float32)
+        others = Candidates(replicas.gather(companion), offset, near.has, near.every, None, near.hidden)
+        return softmax_losses(item, tf.reduce_sum(item * companion, axis=1), near.weight, others, half=half)

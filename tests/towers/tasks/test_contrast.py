@@ -135,9 +135,9 @@ def draws_of(contrast: Contrast, ranks: list[int], draws: int) -> tuple[np.ndarr
     """[ranks, draws] the ranks that each of `ranks` draws, and whether it has one."""
     _, _, batch = tasks()
     item = tf.repeat(tf.constant(ranks, tf.int64)[:, tf.newaxis], draws, axis=0)
-    drawn = contrast.draw(batch._replace(item=item, weight=tf.ones([len(item)])), ALONE)
-    np.testing.assert_array_equal(drawn.rank, drawn.every)
-    return drawn.every.numpy().reshape(len(ranks), draws), drawn.has.numpy().reshape(len(ranks), draws)
+    near = contrast.draw(batch._replace(item=item, weight=tf.ones([len(item)])), ALONE)
+    np.testing.assert_array_equal(near.rank, near.every)
+    return near.every.numpy().reshape(len(ranks), draws), near.has.numpy().reshape(len(ranks), draws)
 
 
 def test_companions_are_drawn_by_closeness_and_never_from_the_padding() -> None:
