@@ -68,7 +68,7 @@ class Contrast:
             )
         until = np.cumsum(closeness, axis=1)
         until /= np.maximum(until[:, -1:], np.finfo(np.float64).tiny)
-        # The last companion's share ends at exactly 1, so that none of the padding is near.
+        # The last companion's share ends at exactly 1, so that none of the padding is drawn.
         self._until = tf.Variable(until, trainable=False)
         self._rank = tf.Variable(np.where(item < 0, NO_ITEM, catalogue.ranks[item]), trainable=False)
         self._count, self._weight = len(catalogue), weight
