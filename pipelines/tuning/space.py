@@ -19,7 +19,7 @@ Values = tuple[Value, ...]
 WIDE = 5  # a first step goes over a fifth of a setting's values
 ADAGRAD = 250.0  # its rate in one of Adam: 0.5 for the 0.002 that starts have; weights decay by their product
 USER_BATCH = 256  # a few thousand users are few steps an epoch
-ONE_CHOICE = ("features", "loss", "sampler")  # sections fixed as a whole
+ONE_CHOICE = ("features", "loss", "sampler", "contrast")  # sections fixed as a whole
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,19 @@ def sections(family: str, point: Point, traits: Traits) -> Raw:
         drawn = {"name": "uniform", "negatives": point["negatives"]}
         mixed = {"name": "mixed", "parts": [{"name": "in_batch"}, drawn]}
         raw["sampler"] = mixed if point["negatives"] else {"name": "in_batch"}
+    if point.get("contrast"):
+        raw["contrast"] = {"weight": point["contrast"], "window": _window(traits)}
     return raw
+
+
+def _window(traits: Traits) -> int | str:
+    return WINDOW if traits.timed else "list"
 
 
 def _features(family: str, point: Point, traits: Traits) -> Raw:
     query: Raw = {}
     candidate: Raw = {"item_id": {"kind": "id"}}
-    window = WINDOW if traits.timed else "list"
+    window = _window(traits)
     if point.get("item_rows", "random") != "random":
         candidate["item_id"] |= {"start": point["item_rows"], "start_window": window}
     if point.get("user_id", "yes") != "no":
@@ -156,6 +162,8 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     # First what differs most between data sets: of temperature and rate all starts have about the same.
     counts: dict[str, Values] = {"cooccurrence": (0.0, 1.0, 3.0, 6.0)} if traits.timed or traits.few_pairs else {}
     losses: Values = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
+    if traits.few_pairs and family != USERS:
+        counts["contrast"] = (0.0, 0.1, 0.3)
     return {
         **counts,
         "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -220,9 +228,11 @@ class FixedSettings:
         for name, section in self.raw.items():
             whole = name in ONE_CHOICE or not isinstance(section, Mapping)
             raw[name] = section if whole else raw.get(name, {}) | section
-        if not self.config.loss.samples:
+        if not loss.samples:
             raw.pop("sampler", None)
-        if self.config.loss.own_scale:
+        if loss.own_scale or loss.graded or loss.of_users:
+            raw.pop("contrast", None)
+        if loss.own_scale:
             raw["model"].pop("temperature")
         return raw
 

@@ -99,7 +99,7 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert (graph["neighbours_recency"], graph["item_rows"]) == (4.0, "cooccurrence")
     assert "neighbours_recency" not in ids
     (many, _) = starts("ids", replace(timed, few_pairs=False), 64, ORIGINS)
-    assert many == {name: value for name, value in ids.items() if name != "item_rows"}
+    assert many == {name: value for name, value in ids.items() if name not in ("contrast", "item_rows")}
 
 
 @pytest.mark.parametrize(
@@ -175,10 +175,11 @@ def test_steps_change_one_setting_and_go_on_in_a_direction_that_was_right() -> N
     assert steps(family, best, ("b", 1)) == [("b", "y"), *around * 2]
 
 
-def test_steps_begin_with_co_occurrence_and_correction() -> None:
+def test_steps_begin_with_co_occurrence_contrast_and_correction() -> None:
     for traits in TRAITS:
         for family in families(traits, (64,)):
-            first = [*(["cooccurrence"] if traits.timed or traits.few_pairs else []), "correction", "temperature"]
+            counts = ["cooccurrence"] * (traits.timed or traits.few_pairs)
+            first = [*counts, *["contrast"] * (traits.few_pairs and family.name != USERS), "correction", "temperature"]
             assert list(family.settings)[: len(first)] == first
 
 
@@ -224,6 +225,9 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
                 companions = (config.features.candidate or {}).get("companions")
                 assert getattr(companions, "weight", 0) == point.get("cooccurrence", 0)
                 assert getattr(companions, "window", 5) == (5 if traits.timed or companions is None else "list")
+                contrast = config.contrast
+                assert contrast.weight == (0 if of_users else point.get("contrast", 0))
+                assert contrast.window == (5 if traits.timed and contrast.weight else "list")
                 item = (config.features.candidate or {})["item_id"]
                 assert item.start == point.get("item_rows", "random")
                 assert item.start_window == (5 if traits.timed or item.start == "random" else "list")
@@ -320,6 +324,14 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
         assert "sampler" not in raw
         assert not {"negatives", "loss", "correction", "known_positives", "dimension"} & set(family.settings)
         parse_config(raw)
+
+
+@pytest.mark.parametrize("contrast", [{"weight": 0.0}, {"weight": 0.1, "window": 20}], ids=["none", "some"])
+def test_a_given_contrast_is_in_every_trial(contrast: dict[str, Any]) -> None:
+    fixed, traits = FixedSettings(parse_config({"contrast": contrast})), TRAITS[3]
+    for family in fixed.families(families(traits, (64,)), traits):
+        assert "contrast" not in family.settings
+        assert fixed.sections(family.name, {**family.starts[0], "contrast": 0.3}, traits)["contrast"] == contrast
 
 
 def test_of_whole_users_it_searches_what_fits_them() -> None:
