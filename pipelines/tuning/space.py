@@ -160,10 +160,10 @@ def _settings(family: str, traits: Traits) -> dict[str, Values]:
     if traits.attributes:
         own["attributes"] = (False, True)
     # First what differs most between data sets: of temperature and rate all starts have about the same.
-    counts: dict[str, Values] = {"cooccurrence": (0.0, 1.0, 3.0, 6.0)} if traits.timed or traits.few_pairs else {}
+    counts: dict[str, Values] = {}
+    if traits.timed or traits.few_pairs:
+        counts = {"cooccurrence": (0.0, 1.0, 3.0, 6.0), **({} if family == USERS else {"contrast": (0.0, 0.1, 0.3)})}
     losses: Values = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
-    if traits.few_pairs and family != USERS:
-        counts["contrast"] = (0.0, 0.1, 0.3)
     return {
         **counts,
         "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
@@ -230,7 +230,7 @@ class FixedSettings:
             raw[name] = section if whole else raw.get(name, {}) | section
         if not loss.samples:
             raw.pop("sampler", None)
-        if loss.own_scale or loss.graded or loss.of_users:
+        if not loss.contrasts:
             raw.pop("contrast", None)
         if loss.own_scale:
             raw["model"].pop("temperature")

@@ -31,9 +31,9 @@ def starts(family: str, traits: Traits, dimension: Value, without: Collection[st
     if traits.timed:
         plain["recency"] = 1.0
     if traits.timed or traits.few_pairs:
-        plain["cooccurrence"] = 0.0
+        plain |= {"cooccurrence": 0.0, "contrast": 0.0}
     if traits.few_pairs:
-        plain |= {"contrast": 0.0, "item_rows": "cooccurrence"}
+        plain["item_rows"] = "cooccurrence"
     if traits.attributes:
         plain["attributes"] = True
     plain |= _plain(family, traits)

@@ -16,7 +16,8 @@ from towers.config.recipe import Config
 
 Raw = dict[str, Any]
 
-MOST_PAIRS = 100_000_000  # of items taken together: every trial counts and factorises them, with 5 GB at the peak
+MOST_PAIRS = 100_000_000  # of items taken together: every trial factorises them, with 5 GB at the peak
+MOST_COUNTED = 500_000_000  # of events beside each other: every trial counts them, in up to half a minute
 SMALL_CATALOGUE = 8_000  # most items that full softmax scores within the time of a step
 DENSE = 100  # mean events per item above which popularity is well known and overfitting the greater risk
 OWN_KINDS = ("id", "history")  # features that the families define themselves
@@ -29,7 +30,8 @@ class Traits:
     Attributes:
         timed: histories are the earlier events, in order.
         clock: times are points in time, not ranks, so windows of days make sense.
-        few_pairs: few enough items are taken together, in timed data next to each other, for rows to start from that.
+        few_pairs: few enough items are taken together, in timed data next to each other, for rows to start from that,
+            and without times for any feature or contrast to count it.
         items: number of items.
         density: training events per item, without impressions.
         whole_users: whether a user may be one example: the fixed recipe says so, or the data are dense, the catalogue
@@ -63,7 +65,7 @@ class Traits:
         return cls(
             timed=manifest.timed,
             clock=has_windows(data),
-            few_pairs=_pairs(data) <= MOST_PAIRS,
+            few_pairs=_few_pairs(data),
             items=manifest.items,
             density=density,
             whole_users=config.loss.of_users
@@ -85,12 +87,12 @@ def _fixed(config: Config) -> bool:
     return bool(sections or optimizer or config.contrast.weight) or config.train.differs("weighted")
 
 
-def _pairs(data: Dataset) -> int:
-    """How many pairs of items are taken together, at most: within the usual window, without an order by one user."""
+def _few_pairs(data: Dataset) -> bool:
+    """Whether few pairs of items are taken together: within the usual window, without an order by one user."""
     users = np.concatenate([data.events(split).user for split in ("train", "valid")])  # the final training has both
     taken = np.bincount(users).astype(np.int64)
-    pairs = int((taken * 2 * WINDOW if data.manifest.timed else taken**2).sum())
-    return min(pairs, data.manifest.items**2)
+    counted = int((taken * 2 * WINDOW if data.manifest.timed else taken**2).sum())
+    return counted <= MOST_COUNTED and min(counted, data.manifest.items**2) <= MOST_PAIRS
 
 
 def validation(manifest: DatasetManifest) -> str:

@@ -196,7 +196,7 @@ def _contrast(config: "Config") -> Iterator[str]:
             yield "contrast.window: only contrast.weight reads it; set that, too, or leave it out"
     elif config.task != "retrieval":
         yield "contrast.weight: task = 'similarity' has no users; leave the section out (--set contrast=)"
-    elif loss.own_scale or loss.graded or loss.of_users:
+    elif not loss.contrasts:
         yield (
             f"contrast.weight: {loss.name}{' with per_user' * loss.of_users} is no loss of single items with a "
             "temperature; take sampled_softmax, bsl or another one that is, or leave the section out (--set contrast=)"

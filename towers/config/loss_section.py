@@ -56,6 +56,11 @@ class Loss(Section):
         return False
 
     @property
+    def contrasts(self) -> bool:
+        """Whether a contrast of items goes with it: an example has single items, and their scores a temperature."""
+        return not (self.own_scale or self.graded or self.of_users)
+
+    @property
     def inputs(self) -> tuple[str, ...]:
         """What its function takes beside scores and options.
 

@@ -184,6 +184,10 @@ class FeatureEncoder(tf.Module):
         own = gathered(self.table, rows)
         return own if self.columns is None else own + self.columns.embed(rows)
 
+    def served(self) -> "FeatureEncoder":
+        """What gives a request the same vectors, perhaps sooner; it may share variables with this encoder."""
+        return self
+
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether looked-up rows carry something that training learnt: bool [B].
 

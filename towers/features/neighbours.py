@@ -6,6 +6,7 @@ not see is pooled from the list in the request.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from towers.features.neighbour_graph import Neighbours, recent_weights
 from towers.ops.row_gradients import gathered, whole
 
 MOST_PAIRS = 50_000_000  # pooled in each step; with more, a step takes seconds
+BLOCK_ROWS = 65_536  # of a table, summed at a time: 16 MB of 64 numbers
 
 
 class GraphEncoder(FeatureEncoder):
@@ -39,7 +41,7 @@ class GraphEncoder(FeatureEncoder):
         self.config = config
         # 1 / sqrt(d_j): saved with the weights, because the list of a request needs it too.
         self.weight = tf.Variable(tf.zeros([spec.rows]), trainable=False, name=f"neighbours_{spec.name}")
-        # Likewise the companions of each table row.
+        # The companions of each table row, which `connect` sets.
         self.near: tuple[tf.Variable, tf.Variable] | None = None
         if config.cooccurrence:
             shape, name = [spec.rows, COMPANIONS], f"companions_{spec.name}"
@@ -94,6 +96,19 @@ class GraphEncoder(FeatureEncoder):
         if seed is None or not self.config.mask_share:
             return pooled
         return pooled * tf.cast(self._kept(tf.shape(pooled)[0], seed), tf.float32)[:, tf.newaxis]
+
+    def served(self) -> FeatureEncoder:
+        """With companions: one of lists, whose rows are `_vectors` of all rows, so that it reads one row per id."""
+        if self.near is None:
+            return self
+        config, shape = self.config.model_copy(update={"cooccurrence": 0.0}), [self.spec.rows, self.table.shape[1]]
+        table = tf.Variable(tf.zeros(shape), trainable=False, name=f"table_{self.spec.table}")
+        for begin in range(0, shape[0], BLOCK_ROWS):
+            rows = tf.range(begin, min(begin + BLOCK_ROWS, shape[0]))
+            table[begin : begin + BLOCK_ROWS].assign(self._vectors(rows))
+        alone = GraphEncoder(replace(self.spec, config=config), config, table)
+        alone.weight = self.weight
+        return alone
 
     def informs(self, rows: tf.Tensor) -> tf.Tensor:
         """Whether training learnt something about a node's neighbours, or about those in a list: bool [B]."""

@@ -240,5 +240,10 @@ class RawTower(tf.Module):
 
 def save_tower(tower: Tower, directory: Path) -> None:
     """Writes `tower` with its vocabularies as a SavedModel: no absolute paths, only TensorFlow's own ops."""
-    raw = RawTower(tower)
-    tf.saved_model.save(raw, str(directory), signatures={"serving_default": raw.signature})
+    trained = tower.encoders
+    tower.encoders = [each.served() for each in trained]
+    try:
+        raw = RawTower(tower)
+        tf.saved_model.save(raw, str(directory), signatures={"serving_default": raw.signature})
+    finally:
+        tower.encoders = trained

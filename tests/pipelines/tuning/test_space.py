@@ -99,7 +99,7 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert (graph["neighbours_recency"], graph["item_rows"]) == (4.0, "cooccurrence")
     assert "neighbours_recency" not in ids
     (many, _) = starts("ids", replace(timed, few_pairs=False), 64, ORIGINS)
-    assert many == {name: value for name, value in ids.items() if name not in ("contrast", "item_rows")}
+    assert many == {name: value for name, value in ids.items() if name != "item_rows"}
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_rows_start_from_co_occurrence_where_the_pairs_are_few_enough(
     by_user = Counter(user for split in ("train", "valid") for user in data.events(split).user.tolist())
     most = sum(10 * count if ordered else count**2 for count in by_user.values())
     assert (most > data.manifest.items**2) == shared
-    most = min(most, data.manifest.items**2)
-    for limit in (most, most - 1):
-        monkeypatch.setattr("pipelines.tuning.traits.MOST_PAIRS", limit)
-        assert Traits.of(data, Config()).few_pairs == (limit == most)
+    for name, pairs in (("MOST_COUNTED", most), ("MOST_PAIRS", min(most, data.manifest.items**2))):
+        for limit in (pairs - 1, pairs):
+            monkeypatch.setattr(f"pipelines.tuning.traits.{name}", limit)
+            assert Traits.of(data, Config()).few_pairs == (limit == pairs)
 
 
 def test_impressions_make_no_data_set_dense_and_no_final_training_longer(tmp_path: Path) -> None:
@@ -178,8 +178,10 @@ def test_steps_change_one_setting_and_go_on_in_a_direction_that_was_right() -> N
 def test_steps_begin_with_co_occurrence_contrast_and_correction() -> None:
     for traits in TRAITS:
         for family in families(traits, (64,)):
-            counts = ["cooccurrence"] * (traits.timed or traits.few_pairs)
-            first = [*counts, *["contrast"] * (traits.few_pairs and family.name != USERS), "correction", "temperature"]
+            counts = (
+                ["cooccurrence", *["contrast"] * (family.name != USERS)] if traits.timed or traits.few_pairs else []
+            )
+            first = [*counts, "correction", "temperature"]
             assert list(family.settings)[: len(first)] == first
 
 
@@ -328,10 +330,11 @@ def test_a_given_recipe_stays_and_takes_its_settings_out_of_the_search() -> None
 
 @pytest.mark.parametrize("contrast", [{"weight": 0.0}, {"weight": 0.1, "window": 20}], ids=["none", "some"])
 def test_a_given_contrast_is_in_every_trial(contrast: dict[str, Any]) -> None:
-    fixed, traits = FixedSettings(parse_config({"contrast": contrast})), TRAITS[3]
-    for family in fixed.families(families(traits, (64,)), traits):
-        assert "contrast" not in family.settings
-        assert fixed.sections(family.name, {**family.starts[0], "contrast": 0.3}, traits)["contrast"] == contrast
+    fixed = FixedSettings(parse_config({"contrast": contrast}))
+    for traits in (replace(TRAITS[1], whole_users=not contrast["weight"]), TRAITS[3]):
+        for family in fixed.families(families(traits, (64,)), traits):
+            assert "contrast" not in family.settings
+            assert fixed.sections(family.name, {**family.starts[0], "contrast": 0.3}, traits)["contrast"] == contrast
 
 
 def test_of_whole_users_it_searches_what_fits_them() -> None:
@@ -366,7 +369,7 @@ def test_changes_of_derived_features_stay_as_the_recipe_has_them() -> None:
 def test_a_fixed_loss_of_graded_events_leaves_every_start_valid(traits: Traits, loss: str) -> None:
     fixed = FixedSettings(parse_config({"loss": {"name": loss}}))
     for family in fixed.families(families(traits, (64,)), traits):
-        assert not {"balance", "recency"} & set(family.settings)
+        assert not {"balance", "recency", "contrast"} & set(family.settings)
         for start in family.starts:
             parse_config(fixed.sections(family.name, start, traits))
 

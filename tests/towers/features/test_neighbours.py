@@ -28,7 +28,7 @@ from towers.features.encoder import FeatureSpec, new_table
 from towers.features.neighbour_graph import Neighbours
 from towers.features.neighbours import GraphEncoder
 from towers.model.graphs import connect_graphs
-from towers.model.two_tower import TwoTower
+from towers.model.two_tower import Tower, TwoTower, save_tower
 from towers.training.prefetch import as_tensors
 from towers.training.trainer import Trainer
 
@@ -77,10 +77,10 @@ def slow(
     return out
 
 
-def encoder(most: int = 10, **settings: Any) -> GraphEncoder:
+def encoder(most: int = 10, vocabulary: str = "", dtype: str = "float32", **settings: Any) -> GraphEncoder:
     config = NeighboursFeature(kind="neighbours", max_length=most, **settings)
-    spec = FeatureSpec("f", config, size=ROWS - 1, table="t")
-    made = GraphEncoder(spec, config, new_table(spec, 4, seed=1))
+    spec = FeatureSpec("f", config, vocabulary, ROWS - 1, table="t")
+    made = GraphEncoder(spec, config, new_table(spec, 4, 1, dtype))
     node, row = pairs()
     beside = near() if config.cooccurrence else None
     made.connect(Neighbours(node, row, NODES, ROWS, most, config.recency, beside, config.cooccurrence))
@@ -108,9 +108,32 @@ def test_a_list_of_neighbours_is_pooled_as_the_node_that_has_them(cooccurrence: 
     made = encoder(cooccurrence=cooccurrence)
     wanted = slow(*pairs(), made.table.numpy(), 10, cooccurrence=cooccurrence)
     lists = tf.constant([[0, 3, 1, 2], [0, 0, 0, 0], [0, 0, 5, 2]])  # nodes 0, 3 and 2, in another order
-    np.testing.assert_allclose(made.embed(lists), wanted[[0, 3, 2]], rtol=1e-5, atol=1e-7)
-    assert made.informs(lists).numpy().tolist() == [True, False, True]
-    assert made.informs(tf.constant([[4, 0]])).numpy().tolist() == [False]  # a row that was nobody's neighbour
+    for each in (made, made.served()) if cooccurrence else (made,):
+        np.testing.assert_allclose(each.embed(lists), wanted[[0, 3, 2]], rtol=1e-5, atol=1e-7)
+        assert each.informs(lists).numpy().tolist() == [True, False, True]
+        assert each.informs(tf.constant([[4, 0]])).numpy().tolist() == [False]  # a row that was nobody's neighbour
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("block", [4, ROWS])
+def test_a_saved_tower_holds_the_companions_of_a_list_in_its_table(
+    dtype: str, block: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("towers.features.neighbours.BLOCK_ROWS", block)
+    names = [f"i{row}" for row in range(1, ROWS)]
+    (tmp_path / "names.txt").write_text("".join(f"{name}\n" for name in names), encoding="utf-8")
+    made = encoder(dtype=dtype, vocabulary=str(tmp_path / "names.txt"), weight=1.5, cooccurrence=3.0)
+    tower = Tower([made], parse_config({"model": {"dimension": 4, "similarity": "dot"}}), "query")
+    save_tower(tower, tmp_path / "tower")
+    assert tower.encoders == [made] and made.near is not None
+    saved = tf.saved_model.load(str(tmp_path / "tower"))
+    vectors = saved.signatures["serving_default"](f=tf.constant([["", "i3", "i1", "i2"]]))["embeddings"]
+    table = tf.cast(made.table, tf.float32).numpy()
+    np.testing.assert_allclose(vectors, 1.5 * slow(*pairs(), table, 10, cooccurrence=3.0)[:1], rtol=1e-5)
+    [kept] = saved.tower.encoders
+    sums = [e + sum(3.0 * a * table[k] for k, a in NEAR.get(row, {}).items()) for row, e in enumerate(table)]
+    np.testing.assert_allclose(kept.table, sums, rtol=1e-6)
+    assert not [name for name in vars(kept) if "near" in name]
 
 
 def test_of_a_list_in_the_order_of_time_the_last_weighs_most() -> None:
