@@ -3,16 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median
-from typing import Any
 
 from optuna.trial import FrozenTrial, Trial
 from pydantic import BaseModel
 
-from pipelines.training.prior import DECIMALS
 from pipelines.tuning.study import PLAN, Tried
-from pipelines.tuning.training import Epoch, Run
-
-WEIGHTS = ("now", "past", "length")  # of a prior
+from pipelines.tuning.training import Run
 
 
 class Plan(BaseModel, frozen=True):
@@ -24,9 +20,7 @@ class Plan(BaseModel, frozen=True):
         most: what it may cost.
         longer: shares up to which it resumes the trial; 0 from scratch.
         seed: adds to the search's.
-        falling: epochs over which the rate falls to zero; 0 for a constant rate.
-        epochs: how many it trains; 0 for as many as it may.
-        teachers: the directories of its teachers' checkpoints.
+        falling: epochs over which the rate falls to zero; 0 for a constant rate, and as many as it may train.
     """
 
     of: int
@@ -35,8 +29,6 @@ class Plan(BaseModel, frozen=True):
     longer: float = 0.0
     seed: int = 0
     falling: int = 0
-    epochs: int = 0
-    teachers: tuple[str, ...] = ()
 
 
 def plan_of(trial: FrozenTrial | Trial) -> Plan:
@@ -52,13 +44,11 @@ class Finalist:
         tried: the trial.
         falling: epochs over which its rate falls to zero; 0 for a constant rate.
         runs: one per seed, the search's own first.
-        teachers: runs of its teachers; without any it learns from the events alone.
     """
 
     tried: Tried
     falling: int
     runs: tuple[Run, ...]
-    teachers: tuple[Run, ...] = ()
 
     @property
     def curve(self) -> list[float]:
@@ -83,44 +73,21 @@ class Finalist:
         ends = any(run.end != "converged" for run in self.runs)
         return not self.falling and ends and self.best_epoch == len(self.curve)
 
-    @property
-    def chosen(self) -> Epoch:
-        """The best epoch of the first seed; what validation chose for the scores is the mean over the seeds.
-
-        Only over those whose prior counts the same: weights of another count are not comparable, and an exponent goes
-        with its prior.
-        """
-        first, *others = (run.epochs[self.best_epoch - 1] for run in self.runs)
-        alike = [first, *(each for each in others if counting(each.prior) == counting(first.prior))]
-        exponent, prior = fmean(each.norm_exponent for each in alike), first.prior
-        if prior is not None:
-            priors = [each.prior for each in alike if each.prior is not None]
-            prior = prior | {key: round(fmean(each[key] for each in priors), DECIMALS) for key in WEIGHTS}
-        return first.model_copy(update={"norm_exponent": exponent, "prior": prior})
-
     def at(self, seeds: int) -> float:
         """Returns its value with the first seeds alone."""
         return replace(self, runs=self.runs[:seeds]).value
 
     def epoch_s(self, growth: float, *, validated: bool) -> float:
-        """Seconds that an epoch of a recipe takes, with one of each teacher.
+        """Seconds that an epoch of a recipe takes.
 
         Args:
             growth: examples of the final training per example of a trial; 1 if that training is the first one.
             validated: the first training chooses the epoch on validation.
         """
-        total = 0.0
-        for runs in (self.runs, *([teacher] for teacher in self.teachers)):
-            epochs = [each for run in runs for each in run.epochs]
-            first = median(each.seconds for each in epochs) if validated else 0.0
-            final = growth * median(each.train_seconds for each in epochs) if growth > 1 or not validated else 0.0
-            total += first + final
-        return total
-
-
-def counting(prior: dict[str, Any] | None) -> tuple[Any, Any] | None:
-    """Returns what a prior counts; None if it weighs nothing."""
-    return (prior.get("days"), prior.get("users_alike")) if prior and any(prior[key] for key in WEIGHTS) else None
+        epochs = [each for run in self.runs for each in run.epochs]
+        first = median(each.seconds for each in epochs) if validated else 0.0
+        final = growth * median(each.train_seconds for each in epochs) if growth > 1 or not validated else 0.0
+        return first + final
 
 
 def best_of(finalists: Sequence[Finalist]) -> Finalist | None:

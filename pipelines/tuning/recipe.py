@@ -13,12 +13,11 @@ from pipelines.tuning.finalist import Finalist
 from pipelines.tuning.finals import Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
 from pipelines.tuning.traits import Raw, validation
-from towers.config.recipe import parse_config
+from towers.config.recipe import Config, parse_config
 
 WIDTH = 118  # of a comment line
 FOUND_BY = "Found by towers tune"  # starts the first comment
 MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
-ORDER = ("data", "features", "model", "loss", "sampler", "contrast", "distillation", "optimizer", "train")
 
 
 def recipe(finals: Finals, finalist: Finalist) -> Raw:
@@ -28,7 +27,7 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     train + validation at once, for that many epochs. Otherwise training chooses the epoch itself.
     """
     search, refit, best = finals.search, finals.growth > 1, finalist.best_epoch
-    raw = finals.sections(finalist.tried, falling=finalist.falling > 0, teachers=len(finalist.teachers))
+    raw = finals.sections(finalist.tried, falling=finalist.falling > 0)
     at_once, chosen = (finals.epochs_that_fit(finalist, validated=validated) for validated in (False, True))
     # With a falling rate the last epochs are the best, as long as it may fall.
     patience = raw["train"].get("patience", best if finalist.falling else PATIENCE)
@@ -40,10 +39,11 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     falls = search.fixed.config.optimizer.schedule != "constant"
     if refit and not open_ended and not falls and not raw["train"].get("choose_epoch"):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
+        first = finalist.runs[0].epochs[best - 1]
         if raw["model"]["norm_exponent"] == "validation":
-            raw["model"]["norm_exponent"] = round(finalist.chosen.norm_exponent, 2)
+            raw["model"]["norm_exponent"] = round(first.norm_exponent, 2)
         if raw["model"].get("prior") == "validation":
-            raw["model"]["prior"] = finalist.chosen.prior or "off"
+            raw["model"]["prior"] = first.prior or "off"
     given = raw["train"].get("epochs", train["epochs"])
     epochs = given if falls else min(given, train["epochs"])
     own = {"metric": search.asked.metric, "seed": search.asked.seed}
@@ -59,7 +59,7 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
 def text(raw: Raw, comments: list[str]) -> str:
     """Formats a recipe as TOML, comments first."""
     lines = [f"# {line}\n" for each in comments for line in textwrap.wrap(each, WIDTH)]
-    return "".join(lines) + "\n" + tomli_w.dumps({name: raw[name] for name in ORDER if name in raw})
+    return "".join(lines) + "\n" + tomli_w.dumps({name: raw[name] for name in Config.model_fields if name in raw})
 
 
 def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
@@ -79,6 +79,6 @@ def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[st
         f"trial {trial.number} of family {trial.family!r}, which ran for "
         f"{amount(len(trial.run.epochs), 'epochs')}{longer}.",
         f"It trains {'at most' if chosen else 'for'} {amount(epochs, 'epochs')} of about {epoch_s:.1f} s, with those "
-        "of validation, teachers and a second training where there are any: about "
+        "of validation and a second training where there are any: about "
         f"{epochs * epoch_s / 60:.1f} minutes on the machine of the search.",
     ]

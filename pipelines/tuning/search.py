@@ -4,10 +4,10 @@ It first tries the starts, then alternates steps from the best point with Optuna
 at times in those near it; see `docs/model/tuning.md`.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
+from typing import NamedTuple
 
 from optuna import Study, TrialPruned
 from optuna.samplers import TPESampler
@@ -17,7 +17,7 @@ from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.training.check import check_recipe
 from pipelines.tuning.clock import Clock
-from pipelines.tuning.space import Family, FixedSettings, Values, canonical
+from pipelines.tuning.space import Family, FixedSettings, canonical
 from pipelines.tuning.starts import Point
 from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, open_study, run_of, tried, waits
 from pipelines.tuning.training import Run, Share, train
@@ -42,8 +42,7 @@ MOST_SCORES, MOST_USERS, LEAST_USERS = 1_000_000_000, 10_000, 1_000  # users x i
 Wish = tuple[str, str, int, Point | None]  # of the next trial: family, origin, by, and the point unless it is sampled
 
 
-@dataclass(frozen=True)
-class SearchGoal:
+class SearchGoal(NamedTuple):
     """What to search for, and how far.
 
     Attributes:
@@ -102,10 +101,6 @@ class Search:
         promising = first_of_families(sorted(ranked, key=lambda each: -each.run.promise))
         return [*ranked[:1], *promising.values()]
 
-    def settings(self, family: str) -> Mapping[str, Values]:
-        """Returns what is searched of a family; nothing of "", that of a trial that died before it had one."""
-        return self.families[family].settings if family else {}
-
     def sections(self, family: str, point: Point) -> Raw:
         """Returns the recipe sections of a point."""
         return self.fixed.sections(family, point, self.traits)
@@ -123,14 +118,11 @@ class Search:
         if self._enqueue():
             self.study.optimize(self._objective, timeout=self.clock.left(), callbacks=[after])
 
-    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0, teachers: Sequence[Path] = ()) -> Run:
-        """Trains a trial of a study, from the epochs that it has, and keeps its run.
-
-        `seed` adds to the search's; `teachers` are checkpoints.
-        """
+    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0) -> Run:
+        """Trains a trial of a study, from the epochs that it has, and keeps its run; `seed` adds to the search's."""
         directory = self.work / "trials" / trial.user_attrs[PLAN]["directory"]
         try:
-            run = train(self._config(raw, seed), self.data, directory, share, run_of(trial), teachers)
+            run = train(self._config(raw, seed), self.data, directory, share, run_of(trial))
         except ConfigError as error:
             run = Run(end="refused", reason=str(error))
         except KeyboardInterrupt:
@@ -145,10 +137,10 @@ class Search:
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
     def _objective(self, trial: Trial) -> float:
-        family = self.families[trial.suggest_categorical("family", list(self.families))]
+        family = self.families[trial.user_attrs[PLAN]["family"]]
         counts = {f"{family.name}.{name}": len(values) for name, values in family.settings.items()}
         point = family.point({name: trial.suggest_int(name, 0, count - 1) for name, count in counts.items()})
-        plan = {"directory": f"{trial.number:04}", **trial.user_attrs[PLAN], "family": family.name, "point": point}
+        plan = {"directory": f"{trial.number:04}", **trial.user_attrs[PLAN], "point": point}
         trial.set_user_attr(PLAN, plan)
         raw, rungs, best = self.sections(family.name, point), Rungs(trial), first_of_families(self.ranked())
         leader = max((each.run.value for each in best.values()), default=0.0)
@@ -183,8 +175,8 @@ class Search:
         known = self._known()
         for family, origin, by, point in self._wishes():
             if point is None or canonical(self.sections(family, point)) not in known:
-                places = {"family": family} | ({} if point is None else self.families[family].places(point))
-                self.study.enqueue_trial(places, {PLAN: {"origin": origin, "by": by}, PLACES: places})
+                places = {} if point is None else self.families[family].places(point)
+                self.study.enqueue_trial(places, {PLAN: {"family": family, "origin": origin, "by": by}, PLACES: places})
                 return True
         return False
 
@@ -204,7 +196,7 @@ class Search:
         starts = ([(name, START, 0, point) for point in each.starts] for name, each in families.items())
         yield from filter(None, chain(*zip_longest(*starts)))
         for each in done:
-            values = self.settings(each.family).get("batch_size")
+            values = families[each.family].settings.get("batch_size")
             if values and each.family not in best and each.run.end == "too slow":
                 yield each.family, LARGER_BATCH, 0, {**each.point, "batch_size": values[-1]}
         if not best:
@@ -221,7 +213,7 @@ class Search:
         yield chosen.family, SAMPLED, 0, None
 
     def _known(self) -> set[str]:
-        return {canonical(self.sections(each.family, each.point)) for each in self.tried() if each.family}
+        return {canonical(self.sections(each.family, each.point)) for each in self.tried() if each.point}
 
     def _tell(self) -> None:
         """Says how the last trial went; keeps only the checkpoints that the finals may continue from."""

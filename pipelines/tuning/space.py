@@ -8,13 +8,11 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.starts import BATCH_SIZES, GIVEN, NEGATIVES, USERS, Point, Value, starts
-from pipelines.tuning.traits import SMALL_CATALOGUE, Raw, Traits
+from pipelines.tuning.starts import GIVEN, USERS, Point, Values, settings, starts
+from pipelines.tuning.traits import Raw, Traits
 from towers.config.features import WINDOW
 from towers.config.recipe import Config
 from towers.errors import ConfigError
-
-Values = tuple[Value, ...]
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
 ADAGRAD = 250.0  # its rate in one of Adam: 0.5 for the 0.002 that starts have; weights decay by their product
@@ -61,7 +59,7 @@ def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) 
     """Returns the families that fit the data, the cheapest first; see `starts` for `without`."""
     whole, ordered = [USERS] if traits.whole_users else [], ["sequence"] if traits.timed else []
     return [
-        Family(name, _settings(name, traits) | {"dimension": dimensions}, starts(name, traits, dimensions[0], without))
+        Family(name, settings(name, traits) | {"dimension": dimensions}, starts(name, traits, dimensions[0], without))
         for name in (*whole, "ids", "graph", "history", *ordered)
     ]
 
@@ -136,51 +134,6 @@ def _features(family: str, point: Point, traits: Traits) -> Raw:
     return {"query": query, "candidate": candidate}
 
 
-def _settings(family: str, traits: Traits) -> dict[str, Values]:
-    own: dict[str, Values] = {}
-    if family in ("graph", USERS):
-        weights: Values = (0.25, 0.4, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)
-        own["neighbours"] = (0.0, *weights) if family == USERS else weights
-        if traits.timed:
-            own["neighbours_recency"] = (1.0, 4.0, 16.0, 64.0, 256.0)
-    if family in ("history", "sequence"):
-        own["user_id"] = ("no", "masked", "yes")
-    if family == "history":
-        own |= {"pooling": ("mean", "sqrt", "attention"), "share_item_table": (True, False)}
-        own["max_length"] = (10, 20, 50, 100)
-    if family == "sequence":
-        own |= {"pooled": (False, True), "sequence_dropout": (0.0, 0.1, 0.2, 0.3, 0.5), "blocks": (1, 2, 3)}
-        own["max_length"] = (20, 50, 100)
-        if traits.clock:
-            own["time_gaps"] = (False, True)
-    if traits.timed:
-        own["recency"] = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
-    if traits.few_pairs:
-        own["item_rows"] = ("cooccurrence", "random")
-    if traits.attributes:
-        own["attributes"] = (False, True)
-    # First what differs most between data sets: of temperature and rate all starts have about the same.
-    counts: dict[str, Values] = {}
-    if traits.timed or traits.few_pairs:
-        counts = {"cooccurrence": (0.0, 1.0, 3.0, 6.0), **({} if family == USERS else {"contrast": (0.0, 0.1, 0.3)})}
-    losses: Values = ("sampled_softmax", "bsl", *(("full_softmax",) if traits.items <= SMALL_CATALOGUE else ()))
-    return {
-        **counts,
-        "correction": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0),
-        "temperature": (0.03, 0.042, 0.05, 0.06, 0.07, 0.085, 0.1, 0.12, 0.14, 0.17, 0.2, 0.24, 0.3, 0.4, 0.5),
-        "learning_rate": (1e-4, 2e-4, 3e-4, 5e-4, 7e-4, 1e-3, 1.4e-3, 2e-3, 3e-3, 4e-3, 6e-3, 8e-3, 1.2e-2, 2e-2),
-        "batch_size": BATCH_SIZES,
-        **own,
-        "loss": losses,
-        "weight_decay": (0.0, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
-        "dropout": (0.0, 0.1, 0.2, 0.3, 0.5),
-        "negatives": NEGATIVES,
-        "balance": (0.0, 0.25, 0.5, 0.75),
-        "known_positives": (0, 100, 500),
-        "average": (0.0, 0.99, 0.999),
-    }
-
-
 class FixedSettings:
     """The settings fixed by the user's recipe.
 
@@ -188,7 +141,7 @@ class FixedSettings:
         config: the recipe; None fixes nothing.
 
     Raises:
-        ConfigError: tune cannot search its task, its epochs or its teachers.
+        ConfigError: tune cannot search its task or its epochs, or it has teachers.
     """
 
     def __init__(self, config: Config | None) -> None:
@@ -197,10 +150,10 @@ class FixedSettings:
             raise ConfigError(f"task: tune searches recipes of task = 'retrieval'; got {self.config.task!r}")
         if not self.config.train.choose_epoch:
             raise ConfigError("train.choose_epoch: tune finds the epochs by validation; leave it out")
-        if self.config.distillation.models:
-            raise ConfigError("distillation.models: tune finds whether teachers help; leave it out, or set 0 for none")
-        if self.config.distillation.ease:
-            raise ConfigError("distillation.ease: tune searches without EASE; add it to the recipe that it writes")
+        for name in ("models", "ease"):
+            if getattr(self.config.distillation, name):
+                remedy = "add it to the recipe that it writes"
+                raise ConfigError(f"distillation.{name}: tune searches without teachers; {remedy}")
         if self.config.optimizer.schedule != "constant" and "epochs" not in self.config.train.model_fields_set:
             raise ConfigError("optimizer.schedule: it falls over all epochs; fix train.epochs, too, or leave it out")
         self.raw: Raw = {} if config is None else config.model_dump(mode="json", exclude_unset=True, exclude_none=True)

@@ -5,7 +5,7 @@ It resumes from its checkpoints. Without a budget costs are epochs: the same see
 
 import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -127,9 +127,7 @@ class _Ended(Exception):  # noqa: N818 - not an error
         self.end, self.reason = end, reason
 
 
-def train(
-    config: Config, data: Dataset, directory: Path, share: Share, before: Run, teachers: Sequence[Path] = ()
-) -> Run:
+def train(config: Config, data: Dataset, directory: Path, share: Share, before: Run) -> Run:
     """Trains until the share is used up or the metric stops improving.
 
     Args:
@@ -138,7 +136,6 @@ def train(
         directory: of the checkpoints, from which it resumes; created if missing.
         share: what it may use.
         before: the run that led to the checkpoint; its last epoch may be missing.
-        teachers: the checkpoints of models of the same features, from which this one learns.
 
     Returns:
         The run, with the reason if it diverged or did not fit into memory.
@@ -152,7 +149,7 @@ def train(
     end: End = "converged"
     reason = ""
     try:
-        watch.fit(*build_trainer(config, data, TRIAL, directory, directory, teachers=teachers))
+        watch.fit(*build_trainer(config, data, TRIAL, directory, directory))
     except _Ended as ended:
         end, reason = ended.end, ended.reason
     except DivergedError as error:

@@ -74,11 +74,6 @@ class Traits:
             candidate=sides[1],
         )
 
-    @property
-    def attributes(self) -> bool:
-        """Whether users or items have features beyond their ids."""
-        return bool(self.query or self.candidate)
-
 
 def _fixed(config: Config) -> bool:
     """Whether a recipe fixes what whole users do not go with, or what comes with them."""

@@ -4,7 +4,6 @@ Writes RECIPE.toml and RECIPE.trials.csv. Works in a hidden sibling of RECIPE; a
 the same command resumes it.
 """
 
-import dataclasses
 import hashlib
 import json
 import math
@@ -177,7 +176,7 @@ def _rows(search: Search) -> list[Row]:
             "seconds": round(sum(epoch.seconds for epoch in each.run.epochs), 1),
             "end": each.run.end,
             "reason": each.run.reason,
-            "settings": json.dumps({name: each.point[name] for name in search.settings(each.family)}),
+            "settings": json.dumps({name: each.point.get(name) for name in search.families[each.family].settings}),
         }
         for each in sorted(search.tried(), key=lambda each: (-each.run.value, each.number))
     ]
@@ -228,13 +227,7 @@ def _refuse_taken(out: Path, *, overwrite: bool) -> None:
 
 def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:
     # Includes the searched settings: another version of this command may search others.
-    identity = [
-        VERSION,
-        fixed.raw,
-        data.manifest.fingerprint,
-        dataclasses.asdict(asked),
-        [repr(each) for each in space],
-    ]
+    identity = [VERSION, fixed.raw, data.manifest.fingerprint, asked, repr(space)]
     return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()
 
 

@@ -3,7 +3,7 @@
 import json
 import re
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.tuning import clock, finals, search, study, tune
+from pipelines.tuning import finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from serving.files.disk_full import DiskFullError
 from serving.files.staging import OutputExistsError
@@ -22,7 +22,6 @@ from towers.config.recipe import Config, parse_config
 
 TRIALS = 32
 TEMPERATURE, BATCH_SIZE = 0.24, 8192  # where the formula has its best
-TAUGHT = 0.01  # what teachers add to it
 
 
 def family_of(config: Config) -> str:
@@ -33,7 +32,6 @@ def family_of(config: Config) -> str:
 def quality(config: Config) -> float:
     return (
         0.5
-        + TAUGHT * (config.distillation.models > 0)
         - 0.1 * abs(log((config.model.temperature or TEMPERATURE) / TEMPERATURE))
         - 0.02 * abs(log(config.train.batch_size / BATCH_SIZE))
     )
@@ -41,7 +39,7 @@ def quality(config: Config) -> float:
 
 @dataclass
 class Formula:
-    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for, and the teachers.
+    """Trains ten epochs at once, each a tenth nearer to the quality; notes what was asked for.
 
     In place of the module `time`, its seconds are the epochs that it has trained.
     """
@@ -49,25 +47,20 @@ class Formula:
     slow: Callable[[Config], bool] = lambda config: False
     late: Callable[[Config], bool] = lambda config: config.loss.name == "bsl"  # its first epoch shows next to nothing
     asked: list[tuple[Config, str, Share, Run]] = field(default_factory=list)
-    taught: list[tuple[Config, Sequence[Path]]] = field(default_factory=list)
     seconds: float = 0.0
 
     def monotonic(self) -> float:
         return self.seconds
 
-    def __call__(
-        self, config: Config, data: Dataset, directory: Path, share: Share, before: Run, teachers: Sequence[Path]
-    ) -> Run:
+    def __call__(self, config: Config, data: Dataset, directory: Path, share: Share, before: Run) -> Run:
         self.asked.append((config, directory.name, share, before))
-        if teachers:
-            self.taught.append((config, teachers))
         if self.slow(config):
             return Run(end="too slow", reason="an epoch takes a day")
         run = before
         while run.cost < share.of(1.0):
             value = quality(config) * min(1.0, 0.5 + 0.02 * (len(run.epochs) + 1))
             value *= 0.1 if self.late(config) and not run.epochs else 1.0
-            own = {"metric": value, "criterion": value, "norm_exponent": 0.0}
+            own = {"metric": value, "criterion": value, "norm_exponent": 0.1 * (config.train.seed + 1)}
             epoch = Epoch(cost=1.0, train_seconds=1.0, seconds=1.0, **own)
             run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
             self.seconds += 1
@@ -162,30 +155,25 @@ def test_the_best_two_are_trained_with_a_falling_rate_for_half_as_long_again(don
         assert falling[directory].train.epochs == int(1.5 * min(longest, 25)), directory
 
 
-def test_the_best_finalist_learns_from_its_models_of_further_seeds(done: Done) -> None:
-    [(config, teachers)] = done.formula.taught
-    assert config.distillation.models == len(teachers) == 2
-    assert done.recipe["distillation"] == {"models": 2}
-    assert config.train.seed == 0
-    for seed, teacher in enumerate(teachers, start=1):
-        [(alone, _, _, _)] = [each for each in done.formula.asked if each[1] == teacher.parent.name]
-        assert alone.train.seed == seed
-        assert alone.distillation.models == 0
-        same = alone.model_dump() | {"distillation": config.distillation.model_dump()}
-        assert same | {"train": config.train.model_dump()} == config.model_dump()
+def test_the_best_finalist_is_trained_with_further_seeds(done: Done) -> None:
+    finalists = {directory: config for config, directory, _, before in done.formula.asked if not before.epochs}
+    again = [directory for directory, config in finalists.items() if config.train.seed]
+    [stem] = {directory.removesuffix(f"-{seed}") for seed, directory in enumerate(again, start=1)}
+    assert len(again) == 2
+    first = finalists[stem.removesuffix("-0")].model_dump()  # at a constant rate, from the trial itself
+    for seed, directory in enumerate(again, start=1):
+        assert finalists[directory].model_dump() == first | {"train": first["train"] | {"seed": seed}}
+    # What validation chose for the scores is that of the first seed, with which the recipe trains.
+    assert (done.recipe["train"]["seed"], done.recipe["model"]["norm_exponent"]) == (0, 0.1)
 
 
-def test_a_finalist_with_teachers_trains_no_longer_than_alone(
+def test_the_comments_tell_of_no_final_where_the_trial_itself_is_the_best(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(globals(), "TAUGHT", 0.0)  # teachers are worth nothing, and the formula rises for 25 epochs
     monkeypatch.setattr(finals, "LONGER", ())
     monkeypatch.setattr(finals, "FALLING", 0)
     found = searched(Formula(), dataset, tmp_path / "r.toml", trials=8)
-    [(config, _)] = found.formula.taught
-    assert config.train.epochs == max(row["epochs"] for row in found.rows) == 10
-    assert "distillation" not in found.recipe
-    assert "which ran for 10 epochs. It trains" in found.comments, "the trial itself is the best"
+    assert "which ran for 10 epochs. It trains" in found.comments
 
 
 def test_the_comments_tell_the_epochs_of_the_trial_from_those_of_its_final(done: Done) -> None:
@@ -195,9 +183,9 @@ def test_the_comments_tell_the_epochs_of_the_trial_from_those_of_its_final(done:
     number, epochs, final = said
     [row] = [row for row in done.rows if row["trial"] == int(number)]
     assert row["epochs"] == int(epochs), "as in the table"
-    [(config, _)] = done.formula.taught
-    assert config.train.epochs != row["epochs"]
-    assert final == f" ran for {config.train.epochs} epochs"
+    longest = max(share.most for _, directory, share, _ in done.formula.asked if directory == f"{int(number):04}")
+    assert longest > row["epochs"]
+    assert final == f" ran for {longest:g} epochs"
 
 
 @pytest.mark.long
@@ -231,49 +219,13 @@ def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path
 
 
 @pytest.mark.long
-def test_further_seeds_leave_time_for_teachers(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    formula = Formula()
-    monkeypatch.setattr(finals, "LONGER", ())
-    for module in (clock, tune):
-        monkeypatch.setattr(module, "time", formula)
-    found = searched(formula, dataset, tmp_path / "r.toml", budget_minutes=20.0, survivors=(1,) * 100)
-    [(config, _)] = formula.taught
-    # The seeds took all of the time but what the last training needed.
-    assert 2 <= config.distillation.models < 100
-    assert found.recipe["distillation"]["models"] == config.distillation.models
-    assert 1200 - 2.5 * config.train.epochs <= formula.seconds <= 1200
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("options", "worth"),
-    [
-        ({}, -0.01),  # teachers do harm
-        # 37 epochs of a second with a falling rate, of which a recipe has time for 96: once, but not 3.5 times.
-        ({"train_minutes": 2.0}, TAUGHT),
-        ({"config": parse_config({"distillation": {"models": 0}})}, TAUGHT),
-    ],
-)
-def test_teachers_that_do_not_help_or_fit_are_left_out(
-    options: dict[str, Any], worth: float, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "TAUGHT", worth)
-    found = searched(Formula(), dataset, tmp_path / "r.toml", **{"trials": 8, **options})
-    assert not found.recipe.get("distillation", {}).get("models")
-    assert len(found.formula.taught) == (1 if worth < 0 else 0)
-
-
-@pytest.mark.long
-def test_whole_users_are_found_and_have_no_teachers(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_users_are_found(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.tuning.traits.DENSE", 1)
     by_events = quality
     monkeypatch.setitem(globals(), "quality", lambda config: by_events(config) + config.loss.of_users)
     found = searched(Formula(), dataset, tmp_path / "r.toml", trials=8)
     assert found.recipe["loss"] == {"name": "full_softmax", "per_user": True}
     assert found.recipe["optimizer"]["name"] == "adagrad"
-    assert not found.formula.taught and "distillation" not in found.recipe
 
 
 def test_starts_go_on_while_they_may_catch_up(done: Done) -> None:

@@ -534,7 +534,7 @@ def test_a_falling_rate_goes_by_the_first_seed_alone() -> None:
         assert finalist.best_epoch == most
         state = SimpleNamespace(
             search=SimpleNamespace(fixed=SimpleNamespace(raw={})),
-            _alone=lambda finalist=finalist: [finalist],
+            _all=lambda finalist=finalist: [finalist],
             _most_epochs=lambda finalist: 100,
             _again=lambda finalist, seed: again.append(finalist),
         )
@@ -576,36 +576,17 @@ def test_the_criterion_chooses_the_epoch_and_the_metric_compares() -> None:
     assert best_of([Finalist(Tried(1, better), 0, (better,)), both]) == Finalist(Tried(1, better), 0, (better,))
 
 
-def test_the_epoch_of_a_recipe_with_teachers_takes_one_of_each_of_them_too() -> None:
-    def run(seconds: float) -> Run:
-        epoch = run_of(0.5).epochs[0].model_copy(update={"seconds": seconds, "train_seconds": seconds - 1.0})
-        return Run(epochs=(epoch,), end="converged", reason="")
+def test_the_epoch_of_a_recipe_takes_as_long_as_the_median_and_twice_with_a_second_training() -> None:
+    def run(*seconds: float) -> Run:
+        [epoch] = run_of(0.5).epochs
+        times = ({"seconds": each, "train_seconds": each - 1.0} for each in seconds)
+        return Run(epochs=tuple(epoch.model_copy(update=each) for each in times), end="converged", reason="")
 
-    taught = Finalist(Tried(0, run(3.0)), 2, (run(5.0),), (run(3.0), run(4.0)))
-    assert taught.epoch_s(1.0, validated=True) == pytest.approx(5.0 + 3.0 + 4.0)
+    finalist = Finalist(Tried(0, run(3.0)), 2, (run(5.0, 9.0), run(4.0)))
+    assert finalist.epoch_s(1.0, validated=True) == pytest.approx(5.0)
     # Trained at once on the validation events, too, which are a fifth of the others.
-    assert taught.epoch_s(1.2, validated=False) == pytest.approx(1.2 * (4.0 + 2.0 + 3.0))
-    assert taught.epoch_s(1.2, validated=True) == pytest.approx(12.0 + 1.2 * 9.0)
-
-
-def test_what_validation_chose_is_the_mean_over_the_seeds_that_count_alike() -> None:
-    def run(exponent: float, **prior: Any) -> Run:
-        epoch = run_of(0.5).epochs[0].model_copy(update={"norm_exponent": exponent, "prior": prior or None})
-        return Run(epochs=(epoch,), end="share")
-
-    week = {"days": 7, "users_alike": False}
-    runs = run(0.1, **week, now=0.2, past=0.4, length=0.0), run(0.5, **week, now=0.4, past=0.2, length=0.1)
-    other = run(0.3, days=30, users_alike=False, now=9.0, past=9.0, length=9.0)
-    chosen = Finalist(Tried(0, runs[0]), 0, (*runs, other)).chosen
-    assert chosen.norm_exponent == pytest.approx(0.3)
-    assert chosen.prior == pytest.approx({**week, "now": 0.3, "past": 0.3, "length": 0.05})
-    assert Finalist(Tried(0, run(0.1)), 0, (run(0.1),)).chosen.prior is None
-    # A prior that weighs nothing is no part of a mean, nor is the exponent that goes with it.
-    none = run(0.9, **week, now=0.0, past=0.0, length=0.0)
-    chosen = Finalist(Tried(0, runs[0]), 0, (runs[0], none)).chosen
-    assert (chosen.norm_exponent, chosen.prior) == (0.1, runs[0].epochs[0].prior)
-    chosen = Finalist(Tried(0, none), 0, (none, runs[0])).chosen
-    assert (chosen.norm_exponent, chosen.prior) == (0.9, none.epochs[0].prior)
+    assert finalist.epoch_s(1.2, validated=False) == pytest.approx(1.2 * 4.0)
+    assert finalist.epoch_s(1.2, validated=True) == pytest.approx(5.0 + 1.2 * 4.0)
 
 
 def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
@@ -672,8 +653,7 @@ def test_the_user_learns_which_events_validate(
 def test_what_cannot_be_fixed_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"train\.choose_epoch"):
         FixedSettings(parse_config({"train": {"choose_epoch": False}}))
-    with pytest.raises(ConfigError, match=r"distillation\.models: tune finds whether teachers help; leave it out"):
-        FixedSettings(parse_config({"distillation": {"models": 2}}))
-    with pytest.raises(ConfigError, match=r"distillation\.ease: tune searches without EASE; add it to the recipe"):
-        FixedSettings(parse_config({"distillation": {"ease": 2.0}}))
+    for name, value in (("models", 2), ("ease", 2.0)):
+        with pytest.raises(ConfigError, match=rf"distillation\.{name}: tune searches without teachers; add it to the"):
+            FixedSettings(parse_config({"distillation": {name: value}}))
     assert FixedSettings(None).raw == {}

@@ -12,6 +12,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -42,27 +43,22 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Tuned(NamedTuple):
-    """An undisturbed search: its recipe, its trials, and all trainings: whether its teachers could be read, its run."""
+    """An undisturbed search: its recipe, its trials, and how many trainings it took."""
 
     out: Path
     rows: list[tune.Row]
-    trainings: list[tuple[list[bool], training.Run]]
+    trainings: int
 
 
 @pytest.fixture(scope="module")
 def tuned(dataset: Path) -> Iterator[Tuned]:
-    trained, trainings = search.train, []
-
-    def noting(*args: Any) -> training.Run:
-        teachers = [path.with_name(f"{path.name}.index").exists() for path in args[5]]
-        trainings.append((teachers, trained(*args)))
-        return trainings[-1][1]
-
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch.setattr)
-        patch.setattr(search, "train", noting)
+        trained = Mock(side_effect=search.train)
+        patch.setattr(search, "train", trained)
         out = dataset.parent / "tuned.toml"
-        yield Tuned(out, tuned_to(dataset, out), trainings)
+        rows = tuned_to(dataset, out)
+        yield Tuned(out, rows, trained.call_count)
 
 
 def tuned_to(dataset: Path, out: Path, **options: Any) -> list[tune.Row]:
@@ -111,18 +107,11 @@ def searching(dataset: Path, out: Path, kill_at: int = 0) -> subprocess.Complete
     return subprocess.run([*words, *killed], capture_output=True, text=True, check=False, env=environment)
 
 
-def test_the_last_training_learns_from_two_models_of_the_best(tuned: Tuned) -> None:
-    *others, (teachers, run) = tuned.trainings
-    assert not any(teachers for teachers, _ in others)
-    assert teachers == [True, True]
-    assert run.complete
-
-
 def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(dataset: Path, tuned: Tuned, tmp_path: Path) -> None:
     out = tmp_path / "r.toml"
     assert searching(dataset, out, 3).returncode == -9
     assert not out.exists()
-    killed_again = searching(dataset, out, len(tuned.trainings) - 2)
+    killed_again = searching(dataset, out, tuned.trainings - 2)
     assert killed_again.returncode == -9
     # The two finished trials are kept, the third goes on from its checkpoint.
     trials = [line.split()[1] for line in killed_again.stderr.splitlines() if line.startswith("trial ")]
@@ -130,25 +119,24 @@ def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(dataset: Path, t
     again = searching(dataset, out)
     assert again.returncode == 0, again.stderr[-2000:]
     assert "continuing the unfinished search" in again.stderr
-    # All that is left is the training with teachers, in which it was killed again.
+    # All that is left is the last training with another seed, in which it was killed again.
     assert not [line for line in again.stderr.splitlines() if line.startswith("trial ")]
     [last] = [line for line in again.stderr.splitlines() if line.startswith("final: ")]
-    assert "2 teachers" in last
+    assert f"seed {SEED + 2}" in last
     assert settings(out) == settings(tuned.out)
     kept = pl.read_csv(out.with_suffix(".trials.csv")).drop("seconds")
     assert kept.equals(pl.read_csv(tuned.out.with_suffix(".trials.csv")).drop("seconds"))
 
 
-def test_a_training_with_teachers_that_kills_the_process_is_given_up(
-    dataset: Path, tuned: Tuned, tmp_path: Path
-) -> None:
+def test_a_final_that_kills_the_process_is_given_up(dataset: Path, tuned: Tuned, tmp_path: Path) -> None:
     out = tmp_path / "r.toml"
-    for kill_at in (len(tuned.trainings), 1, 1):  # of the second and the third process it is the first training
+    for kill_at in (tuned.trainings, 1, 1):  # of the second and the third process it is the first training
         assert searching(dataset, out, kill_at).returncode == -9
     last = searching(dataset, out)
     assert last.returncode == 0, last.stderr[-2000:]
     assert not [line for line in last.stderr.splitlines() if line.startswith("final: ")]
-    assert "distillation" not in settings(out)
+    assert "mean of 3 seeds" in tuned.out.read_text(encoding="utf-8")
+    assert "mean of 2 seeds" in out.read_text(encoding="utf-8")
 
 
 def test_other_test_events_give_the_same_recipe(dataset: Path, tuned: Tuned, tmp_path: Path) -> None:
