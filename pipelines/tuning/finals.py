@@ -42,6 +42,8 @@ class Finals:
     def run(self, advance: Advance) -> None:
         """Trains as many of the finals as fit the budget, at most `MOST_TRAININGS`; calls `advance` for each."""
         self._advance = advance
+        for plan in self._plans():  # of a training during which the process ended
+            self._clean_up(plan)
         if waits(self.study):
             self.study.optimize(self._objective, n_trials=1, callbacks=[self._tell])
         for shares, count in LONGER:
@@ -151,10 +153,14 @@ class Finals:
             raise TrialPruned
         return run.value
 
-    def _tell(self, study: Study, trial: FrozenTrial) -> None:
-        plan, run, asked = plan_of(trial), run_of(trial), self.search.asked
+    def _clean_up(self, plan: Plan) -> None:
+        """Removes the checkpoints of a training that has ended, unless it goes on from the search's own."""
         if not plan.longer:
             remove(self.search.work / "trials" / plan.directory)
+
+    def _tell(self, study: Study, trial: FrozenTrial) -> None:
+        plan, run, asked = plan_of(trial), run_of(trial), self.search.asked
+        self._clean_up(plan)
         self._advance(1)
         kind = f"rate falling over {amount(plan.falling, 'epochs')}, " if plan.falling else ""
         say(

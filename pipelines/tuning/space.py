@@ -1,4 +1,4 @@
-"""Defines the search space of `towers tune`: families of models, their settings, and what a recipe fixes of them.
+"""Defines the search space of `towers tune`: families of models, their recipes, and what a recipe fixes of them.
 
 A point of a family becomes the sections of a recipe. The settings that the user's recipe fixes are in every trial, and
 only the rest is searched.
@@ -8,7 +8,8 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.starts import GIVEN, USERS, Point, Values, settings, starts
+from pipelines.tuning.settings import GIVEN, USERS, Values, settings
+from pipelines.tuning.starts import Point, starts
 from pipelines.tuning.traits import Raw, Traits
 from towers.config.features import WINDOW
 from towers.config.recipe import Config

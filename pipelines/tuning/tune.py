@@ -38,7 +38,7 @@ from towers.errors import ConfigError
 Row = dict[str, Any]
 
 # Of a trial's stored data: an unfinished search of another version starts over.
-VERSION = 9
+VERSION = 10
 DEFAULT_MINUTES = 60.0
 DIMENSION = 64
 WRITTEN = "written"  # the digests of the recipes that an interrupted search has written, a line each
@@ -176,7 +176,9 @@ def _rows(search: Search) -> list[Row]:
             "seconds": round(sum(epoch.seconds for epoch in each.run.epochs), 1),
             "end": each.run.end,
             "reason": each.run.reason,
-            "settings": json.dumps({name: each.point.get(name) for name in search.families[each.family].settings}),
+            "settings": json.dumps(
+                {name: each.point[name] for name in search.families[each.family].settings if each.point}
+            ),
         }
         for each in sorted(search.tried(), key=lambda each: (-each.run.value, each.number))
     ]

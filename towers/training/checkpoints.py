@@ -121,16 +121,14 @@ class Checkpoints:
 
     def save_best(self, epoch: int) -> None:
         """Saves the model after `epoch` epochs; nothing refers to it before the next `save`."""
-        _write(self._model, best_model(self.best, epoch))
+        _write(self._model, self._best_model(epoch))
 
     def restore_best(self, epoch: int) -> None:
         """Restores the model of that epoch."""
-        self._model.read(str(best_model(self.best, epoch) / WEIGHTS)).expect_partial()
+        self._model.read(str(self._best_model(epoch) / WEIGHTS)).expect_partial()
 
-
-def best_model(best: Path, epoch: int) -> Path:
-    """The directory of the model after `epoch` epochs; its `WEIGHTS` are a `tf.train.Checkpoint` with it as `model`."""
-    return best / f"epoch-{epoch}"
+    def _best_model(self, epoch: int) -> Path:
+        return self.best / f"epoch-{epoch}"
 
 
 def keep_state(directory: Path) -> Path:

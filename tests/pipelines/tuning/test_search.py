@@ -14,7 +14,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.tuning import finals, search, study, tune
+from pipelines.tuning import clock, finals, search, study, tune
 from pipelines.tuning.training import Epoch, Run, Share
 from serving.files.disk_full import DiskFullError
 from serving.files.staging import OutputExistsError
@@ -61,6 +61,7 @@ class Formula:
             value = quality(config) * min(1.0, 0.5 + 0.02 * (len(run.epochs) + 1))
             value *= 0.1 if self.late(config) and not run.epochs else 1.0
             own = {"metric": value, "criterion": value, "norm_exponent": 0.1 * (config.train.seed + 1)}
+            own["prior"] = {"users_alike": False, "now": 0.2 * (config.train.seed + 1), "past": 0.0, "length": 0.0}
             epoch = Epoch(cost=1.0, train_seconds=1.0, seconds=1.0, **own)
             run = Run(epochs=(*run.epochs, epoch), end="share", reason="")
             self.seconds += 1
@@ -165,6 +166,7 @@ def test_the_best_finalist_is_trained_with_further_seeds(done: Done) -> None:
         assert finalists[directory].model_dump() == first | {"train": first["train"] | {"seed": seed}}
     # What validation chose for the scores is that of the first seed, with which the recipe trains.
     assert (done.recipe["train"]["seed"], done.recipe["model"]["norm_exponent"]) == (0, 0.1)
+    assert done.recipe["model"]["prior"] == {"users_alike": False, "now": 0.2, "past": 0.0, "length": 0.0}
 
 
 def test_the_comments_tell_of_no_final_where_the_trial_itself_is_the_best(
@@ -216,6 +218,18 @@ def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path
     timed = parse_config({"data": {"refit": "timed"}})
     found = searched(Formula(), dataset, tmp_path / "timed.toml", config=timed, trials=8)
     assert found.recipe["data"]["refit"] is False and "choose_epoch" not in found.recipe["train"]
+
+
+@pytest.mark.long
+def test_a_final_is_trained_only_if_it_fits(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    formula = Formula()
+    monkeypatch.setattr(finals, "LONGER", ())
+    for module in (clock, tune):
+        monkeypatch.setattr(module, "time", formula)
+    searched(formula, dataset, tmp_path / "r.toml", budget_minutes=20.0, survivors=(1,) * 100)
+    # The seeds took all of the time that a further one would have needed.
+    longest = max(config.train.epochs for config, _, _, _ in formula.asked if config.optimizer.schedule == "cosine")
+    assert 1200 - longest <= formula.seconds <= 1200
 
 
 @pytest.mark.long

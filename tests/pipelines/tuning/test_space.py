@@ -27,8 +27,9 @@ from pipelines.tuning.finalist import Finalist, best_of
 from pipelines.tuning.finals import Finals
 from pipelines.tuning.recipe import text
 from pipelines.tuning.search import LARGER_BATCH, SAMPLED, START
+from pipelines.tuning.settings import GIVEN, USERS
 from pipelines.tuning.space import Family, FixedSettings, families, sections
-from pipelines.tuning.starts import GIVEN, ORIGINS, USERS, starts
+from pipelines.tuning.starts import ORIGINS, starts
 from pipelines.tuning.study import PLACES, PLAN, RUN, Rungs, Tried, open_study, tried, waits
 from pipelines.tuning.training import Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
