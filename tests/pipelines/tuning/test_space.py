@@ -14,7 +14,7 @@ import optuna
 import polars as pl
 import pytest
 import tensorflow as tf
-from optuna.trial import Trial
+from optuna.trial import Trial, TrialState
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
@@ -23,7 +23,7 @@ from pipelines.training.check import check_recipe
 from pipelines.training.stage import EVENT_FILES
 from pipelines.tuning import training, tune
 from pipelines.tuning.clock import USED, Clock
-from pipelines.tuning.finalist import Finalist, best_of
+from pipelines.tuning.finalist import Finalist, Plan, best_of
 from pipelines.tuning.finals import Finals
 from pipelines.tuning.recipe import text
 from pipelines.tuning.search import LARGER_BATCH, SAMPLED, START
@@ -541,6 +541,20 @@ def test_a_falling_rate_goes_by_the_first_seed_alone() -> None:
         )
         Finals._train_with_falling_rate(state)  # type: ignore[arg-type]
     assert not again  # 1.5 times 2 epochs are too few
+
+
+def test_the_finals_begin_without_the_checkpoints_of_trainings_that_have_ended(tmp_path: Path) -> None:
+    stopped = SimpleNamespace(work=tmp_path, candidates=list, ranked=list, fixed=SimpleNamespace(raw={}))
+    begun = Finals(stopped, 1.0)  # type: ignore[arg-type]
+    for plan in (
+        Plan(of=1, directory="0001-0-1", most=1.0, seed=1),
+        Plan(of=2, directory="0002", most=2.0, longer=2.5),
+    ):
+        (tmp_path / "trials" / plan.directory).mkdir(parents=True)
+        begun.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: run_of(0.1).model_dump()})
+        begun.study.tell(begun.study.ask(), state=TrialState.PRUNED)
+    begun.run(lambda done: None)
+    assert [path.name for path in (tmp_path / "trials").iterdir()] == ["0002"]  # may go on to more shares
 
 
 def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
