@@ -22,9 +22,9 @@ from benchmarks.harness.stages import Stages, arguments
 RECIPE, SHARE, SEED = "towers/recipes/gowalla-ordered.toml", 1 / 9, 0
 CHOSEN = {
     "train.choose_epoch": "false",
-    "train.epochs": "8",
+    "train.epochs": "9",
     "model.norm_exponent": "1.0",
-    "model.prior": "{ users_alike = true, now = 0.66 }",
+    "model.prior": "{ users_alike = true, now = 0.69 }",
 }
 METRICS = ("recall@20", "ndcg@20")
 NAMES = ("whole", "spread")
