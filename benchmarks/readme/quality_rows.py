@@ -237,8 +237,8 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "tune_gowalla": partial(
         tune,
         what="Gowalla",
-        rest=", after five whose recipes were scored on this test, too: 0.894, 0.928, 0.938, 0.986, 0.992; the hand-made "
-        "recipe had no contrast then",
+        rest=", after five whose recipes were scored on this test, too: 0.894, 0.928, 0.938, 0.986, 0.992; the "
+        "hand-made recipe had no contrast then",
     ),
     "tune_beauty_with_starts": partial(tune, what="Beauty"),
     "tune_beauty_s3rec": partial(

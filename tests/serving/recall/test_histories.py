@@ -9,6 +9,7 @@ import pytest
 
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
+from serving.catalogue.overlay import Change
 from serving.catalogue.user_events import Taken, UserEvents
 from serving.errors import BundleError
 from serving.recall.query import Plan, RecallQuery
@@ -98,6 +99,22 @@ def test_a_request_fills_what_it_names_and_the_service_the_rest(recaller: Recall
     assert histories(alone) == {"history": ["i30"], "clicks": ["i6", "i8"], "bought": ["i5", "i9"]}
     empty = planned(recaller, features={"clicks": ["no such item"], "bought": []})
     assert empty.source == "popular"
+
+
+@pytest.mark.parametrize("features", [HISTORIES, TYPED], ids=["of all types", "of some types"])
+@pytest.mark.parametrize("last", [60, 50], ids=["all trained", "ten never taken"])
+@pytest.mark.parametrize("changed", [False, True])
+def test_a_history_alone_is_planned_as_beside_something_that_changes_nothing(
+    tmp_path: Path, features: Sequence[FeatureSpec], last: int, changed: bool
+) -> None:
+    recaller = opened(tmp_path / "bundle", features, popularity=(np.arange(60) < last).astype(np.int64))
+    if changed:
+        recaller.catalogue.live.apply([Change("i5", None), Change("new", np.ones(8, np.float32))])
+    known = (["i4"], ["i9", "i2", "i9"], [f"i{n}" for n in range(10)], ["i5", "i6"], ["i55", "i3"])
+    for history in (*known, ["i3", "nobody"], ["nobody"], ["i3", "new"], ["new"]):
+        alone, beside = planned(recaller, history=history), planned(recaller, history=history, exclude=["nobody"])
+        assert alone.excluded.tolist() == beside.excluded.tolist()
+        assert (alone.source, alone.features, alone.history) == (beside.source, beside.features, beside.history)
 
 
 def test_items_that_nobody_took_before_the_training_take_no_place(tmp_path: Path) -> None:
