@@ -45,14 +45,16 @@ class TimeColumn:
         return next(name for ticks, name, _ in UNITS if ticks == self.ticks)
 
     def text(self, number: float) -> str | None:
-        """The time in ISO 8601 and UTC, to the second; None beyond the calendar."""
+        """The time in ISO 8601 and UTC, with the fraction of its second if it has one; None beyond the calendar."""
+        seconds, rest = divmod(number, self.ticks)
         try:
-            moment = EPOCH + timedelta(seconds=number // self.ticks)
+            moment = EPOCH + timedelta(seconds=seconds, microseconds=round(rest * 1_000_000 / self.ticks))
         except (OverflowError, ValueError):
             return None
         if self.dates and (moment - EPOCH) % timedelta(days=1) == timedelta():
             return moment.date().isoformat()
-        return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
+        digits = "microseconds" if moment.microsecond % 1_000 else "milliseconds" if moment.microsecond else "seconds"
+        return moment.isoformat(timespec=digits).replace("+00:00", "Z")
 
     def number(self, text: str) -> float | None:
         """The number of an ISO-8601 time or date; one without a zone is in UTC. None if it is none."""
@@ -61,8 +63,8 @@ class TimeColumn:
             since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - EPOCH
         except (OverflowError, ValueError):
             return None
-        ticks = since // timedelta(microseconds=1) * self.ticks / 1_000_000
-        return int(ticks) if ticks.is_integer() else ticks
+        microseconds, tick = since // timedelta(microseconds=1), 1_000_000 // self.ticks
+        return microseconds / tick if microseconds % tick else microseconds // tick
 
 
 def time_columns(bundle: Bundle) -> dict[str, TimeColumn]:

@@ -75,6 +75,11 @@ class Service:
         """Why each refused bundle does not serve, by name."""
         return {**self.active_bundles.refused, **self._not_copied}
 
+    @property
+    def refused_for_callers(self) -> dict[str, str]:
+        """`refused` without local paths, and with only the type of an unexpected exception: the log has it whole."""
+        return {name: _without_place(each.short, self.settings.folder) for name, each in self.refused.items()}
+
     def start(self) -> None:
         """Opens the bundles; those of a store are copied first.
 
@@ -109,11 +114,7 @@ class Service:
 
     def reload(self) -> Future[Mapping[str, str]]:
         """Checks for another active bundle or canary, in the store first, and swaps it in; queued after earlier calls.
-
-        Returns:
-            Why each refused bundle does not serve, for callers: without local paths, and with only the type of an
-            unexpected exception. The log has the full reason.
-        """
+        Its result is `refused_for_callers`."""
         return self._reloads.submit(self._reload)
 
     async def watch(self) -> None:
@@ -154,8 +155,7 @@ class Service:
     def _reload(self) -> Mapping[str, str]:
         self._follow(again=True)
         self._check()
-        folder = self.settings.folder
-        return {name: _without_place(each.short, folder) for name, each in self.refused.items()}
+        return self.refused_for_callers
 
     def _poll(self) -> None:
         # Of several workers the first to come looks; it makes the copies for all.

@@ -121,8 +121,11 @@ class Form:
         """Puts an error of the request beside the field that it comes from."""
         key, _, rest = (error.field or "").partition(".")
         name = FIELD_OF.get(key, key)
-        if key == "filter" and not self["filter"]:
-            name = rest if rest in ("op", "value") else "column"
+        # The condition of one column comes first, before a filter as JSON.
+        both = bool(self["column"] and self["filter"].strip())
+        if key == "filter" and self["column"] and (not both or f"{rest}.".startswith("and.0.")):
+            part = rest.removeprefix("and.0." * both).partition(".")[0]
+            name = part if part in ("op", "value") else "column"
         elif key == "features":
             names = [each for each in self._values if each.startswith(FEATURE)]
             fitting = [each for each in names if f"{rest}.".startswith(f"{each.removeprefix(FEATURE)}.")]

@@ -82,11 +82,11 @@ class Page:
         choices = self._choices()
         if form["add"] or form["remove"]:
             form.replace(similar="", find_item="")  # a change of the history asks for the user again
-        chosen = self._chosen(form, choices)
+        _edit_history(form, self._chosen(form, choices).recaller)
+        chosen = self._chosen(form, choices)  # without a history there is no user, who may be the canary's
         recaller = chosen.recaller
         items, columns = recaller.catalogue.snapshot(), recaller.catalogue.kinds
         features = in_form(recaller.bundle.manifest.query_features)
-        _edit_history(form, recaller)
         history = _history(form, recaller)
         column_options = [("", "no column"), *((name, name) for name in sorted(columns))]
         content = self._answers(form, choices, chosen)
@@ -112,7 +112,7 @@ class Page:
             history_length=len(history),
             unready=unready,
             versions=_versions(),
-            refused=self._service.refused,
+            refused=self._service.refused_for_callers,
             keyed=self._service.settings.keys is not None,
             **content,
         )
@@ -140,7 +140,7 @@ class Page:
             form.errors["bundle" if len(choices) > 1 else ""] = (
                 f"bundle: no such bundle; there are {', '.join(choices)}"
             )
-        picked = self._service.pick(None if form["similar"] else form["user"])
+        picked = self._service.pick(None if form["similar"] or form.without_history else form["user"])
         default = next((each for each in choices.values() if each.recaller is picked), next(iter(choices.values())))
         return choices.get(form["bundle"], default)
 
@@ -212,7 +212,7 @@ def _edit_history(form: Form, recaller: Recaller) -> None:
     before = _history(form, recaller)[-MOST_HISTORY:]
     history = [each for each in before if each != removed] + ([added] if added else [])
     # The newest: an address holds no more, beside the rest of the form.
-    while len(urlencode({"history": "\r\n".join(history)})) > MOST_CHARACTERS // 2:
+    while len(history) > 1 and len(urlencode({"history": "\r\n".join(history)})) > MOST_CHARACTERS // 2:
         del history[0]
     # An empty history alone would bring back what the service knows of the user.
     form.replace(history="\n".join(history), stored="" if history else "leave", add="", remove="")

@@ -1,6 +1,6 @@
 """Which columns hold times, and that what is shown of a time is read back as the same number."""
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -63,17 +63,24 @@ def test_a_bundle_without_such_a_name_does_not_read_its_columns(tmp_path: Path) 
     assert "item_attributes" not in vars(bundle)
 
 
-moments = st.datetimes(timezones=st.just(UTC)).map(lambda each: each.replace(microsecond=0))
+moments = st.datetimes(timezones=st.just(UTC))
 
 
 @example(datetime(2022, 2, 19, tzinfo=UTC), 1_000, True)
+@example(datetime(2022, 2, 19, microsecond=999_000, tzinfo=UTC), 1_000, True)
+@example(datetime(2022, 2, 19, 8, 0, 0, 123_000, tzinfo=UTC), 1_000, False)
 @given(moments, st.sampled_from([1, 1_000, 1_000_000]), st.booleans())
 def test_what_is_shown_is_the_time_and_is_read_back(moment: datetime, ticks: int, dates: bool) -> None:
-    column, number = TimeColumn(ticks, dates), round(moment.timestamp()) * ticks
+    column, tick = TimeColumn(ticks, dates), 1_000_000 // ticks
+    moment = moment.replace(microsecond=moment.microsecond // tick * tick)
+    number = (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=tick)
     shown = column.text(number)
     assert shown is not None
-    midnight = dates and moment.timestamp() % 86_400 == 0
-    assert datetime.strptime(shown, "%Y-%m-%d" if midnight else "%Y-%m-%dT%H:%M:%S%z").replace(tzinfo=UTC) == moment
+    midnight = dates and moment.time() == time()
+    fraction = ".%f" * ("." in shown)
+    form = "%Y-%m-%d" if midnight else f"%Y-%m-%dT%H:%M:%S{fraction}%z"
+    assert datetime.strptime(shown, form).replace(tzinfo=UTC) == moment
+    assert ("." in shown) == (moment.microsecond > 0)
     assert column.number(shown) == number
 
 

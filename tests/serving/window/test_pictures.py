@@ -59,7 +59,7 @@ def look_of_the_page(directory: Path) -> str:
     first, second = opened(directory / "a"), opened(write_second(directory / "a", directory / "b"))
     active = SimpleNamespace(answering={"active": SimpleNamespace(opened=first)})
     settings = Settings(bundle=first.bundle.path)
-    service = SimpleNamespace(active_bundles=active, pick=lambda user: first, refused={}, settings=settings)
+    service = SimpleNamespace(active_bundles=active, pick=lambda user: first, refused_for_callers={}, settings=settings)
     asks = partial(query_of, settings=settings)
     digest = hashlib.sha256(static("window.css"))
     page = Page(service, asks, Beside(second, lambda user: ["i9", "i13"]))  # type: ignore[arg-type]

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
@@ -157,7 +158,7 @@ def test_it_answers_as_recall_does(client: TestClient, fields: dict[str, str], b
 
 def test_a_history_longer_than_the_tower_reads_is_said_to_be(client: TestClient) -> None:
     # The world's tower reads the newest 4.
-    told = "The reasons name the newest 3 different items of the 6 in the history."
+    told = "The reasons name the newest 3 different items of the history."
     assert told in page(client, history="i2\ni6\ni10\ni14\ni3\ni14")
     assert "The reasons name" not in page(client, history="i2\ni6\ni10")
 
@@ -243,6 +244,9 @@ def test_a_change_of_a_long_history_leaves_an_address_that_is_answered(client: T
     (left,) = re.findall(r'<textarea id="history"[^>]*>\n(.*?)</textarea>', html, re.DOTALL)
     assert left.split("\n")[-2:] == [f"{'語' * 18}-79", "i3"] and len(left.split("\n")) < 80
     assert "i5" in page(client, history=left.replace("\n", "\r\n"), add="i5")
+    # The longest id alone takes more than its share of the address.
+    html = page(client, history="i2", add="語" * 1_000)
+    assert re.findall(r'<textarea id="history"[^>]*>\n(.*?)</textarea>', html, re.DOTALL) == ["語" * 1_000]
 
 
 def test_large_scores_are_whole_numbers() -> None:
@@ -383,6 +387,10 @@ def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Pat
         service = client.app.state.service  # type: ignore[attr-defined]
         inside = next(user for user in map("u{}".format, range(20)) if service.pick(user) is not service.pick(None))
         assert "<h3>canary: renewed</h3>" in page(client, user=inside, similar="i3", add="i7", alone="yes")
+        # Without a history it asks without the user, as `POST /recall` without one: the active bundle answers.
+        for change in ({"stored": "leave"}, {"history": "i5", "remove": "i5"}):
+            html = page(client, user=inside, k="5", alone="yes", **change)
+            assert "<h3>active: old</h3>" in html and recalled(html) == ids(client, k=5)
         lacking = page(client, user="u3", k="5", item="i59", bundle="canary", alone="yes")
         assert "the catalogue has no such item" in lacking
         # Beside one another without a service that picks: the first is the default.
@@ -390,6 +398,22 @@ def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Pat
         shown = Page(client.app.state.service, _asks_nothing, Beside(answering["canary"].opened))  # type: ignore[attr-defined]
         (choice,) = re.findall(r'<select id="bundle" .*?</select>', shown.render(Form({}), ""), re.DOTALL)
         assert re.findall(r'value="(.*?)".*?>(.*?)<', choice) == [("", "A: old"), ("B", "B: renewed")]
+
+
+def test_a_refused_bundle_is_told_of_as_by_the_reload(bundle: Path, tmp_path: Path) -> None:
+    shutil.copytree(bundle, tmp_path / "good")
+    Versions(tmp_path).activate("good")
+    with TestClient(create_app(Settings(bundle=tmp_path, window=True, index_sample_s=0))) as client:
+        shutil.copytree(bundle, tmp_path / "altered")
+        vectors = np.load(tmp_path / "altered" / "item_vectors.npy")
+        np.save(tmp_path / "altered" / "item_vectors.npy", vectors + 1)
+        active = json.loads((tmp_path / "active.json").read_text(encoding="utf-8"))
+        (tmp_path / "active.json").write_text(json.dumps(active | {"active": "altered"}), encoding="utf-8")
+        told = client.post("/admin/reload").json()["refused"]
+        assert list(told) == ["altered"]
+        html = page(client)
+        assert f"Refused: altered: {told['altered']}<" in unescape(html)
+        assert str(tmp_path) not in html
 
 
 def _asks_nothing(content: Mapping[str, Any]) -> RecallQuery:
@@ -452,6 +476,11 @@ def test_hostile_titles_ids_and_values_stay_text(client: TestClient, fields: dic
         ({"user": "u1", "column": "colour", "value": "red"}, "column", "filter.column: no such column"),
         ({"user": "u1", "column": "kind", "op": "has", "value": "red"}, "op", "column &#39;kind&#39; is a string"),
         ({"user": "u1", "column": "year", "value": HOSTILE}, "value", "must be a number"),
+        (
+            {"column": "kind", "op": "has", "value": "b", "filter": '{"column":"year","op":"eq","value":1}'},
+            "op",
+            "filter.and.0.op: column &#39;kind&#39; is a string",
+        ),
         ({"user": "u1", "filter": '{"column": "<b>"}'}, "filter", "must be {&#34;column&#34;"),
         ({"user": "u1", "filter": "{<script>"}, "filter", "not valid JSON"),
         ({"user": "u1", "diversity": "<b>"}, "diversity", "no such column"),
