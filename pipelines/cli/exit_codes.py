@@ -29,8 +29,7 @@ INTERRUPTED = 130
 KEPT = dict.fromkeys(("query", "look", "check", "doctor", "gate", "losses", "samplers"), "nothing was changed") | {
     "train": "the last checkpoint is kept, and the same command resumes from there (--fresh starts over)",
     "daily": "what is done is kept, and the same command resumes from there",
-    "tune": "the best recipe so far is written if a trial had ended, and the same command resumes from there "
-    "(--fresh starts over)",
+    "tune": "the trials that have ended are kept, and the same command resumes from there (--fresh starts over)",
     "embed": "the finished parts are kept, and the same command resumes from there",
     "recall": "the finished parts are kept, and the same command resumes from there",
     "serve": "the service has stopped",

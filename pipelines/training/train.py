@@ -193,7 +193,7 @@ def open_work(
     """
     file = work / "key"
     if resume and file.exists():
-        if file.read_text(encoding="utf-8") != key:
+        if file.read_bytes() != key.encode():
             known = f" ({differs})" if (differs := other()) else ""
             raise DataError(
                 f"{out}: an unfinished {what} of another {settings} is in the way{known}; finish it with its own "

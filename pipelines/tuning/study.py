@@ -4,13 +4,16 @@ Each trial stores as user attributes its `PLAN`, its `RUN` (after every epoch), 
 the `PLACES` of its settings that were enqueued.
 """
 
+import sqlite3
 import warnings
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
 
+from pipelines.errors import DataError
 from pipelines.tuning.starts import Point
 from pipelines.tuning.training import Run
 
@@ -43,7 +46,18 @@ class Tried:
 
 
 def open_study(file: Path, name: str) -> optuna.Study:
-    """Opens a study, or creates it; a trial during which the process ended waits to be tried again."""
+    """Opens a study, or creates it; a trial during which the process ended waits to be tried again.
+
+    Raises:
+        DataError: the file is damaged.
+    """
+    with closing(sqlite3.connect(file)) as connection:
+        try:
+            (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.DatabaseError as error:
+            told = str(error)
+    if told != "ok":
+        raise DataError(f"{file}: damaged ({' '.join(told.split())}); discard the search with --fresh")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the sampler's options
     pruner = optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM)

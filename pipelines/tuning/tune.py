@@ -41,7 +41,7 @@ Row = dict[str, Any]
 VERSION = 10
 DEFAULT_MINUTES = 60.0
 DIMENSION = 64
-WRITTEN = "written"  # the digests of the recipes that an interrupted search has written, a line each
+WRITTEN = "written"  # the digests of the recipes and tables that an interrupted search has written, a line each
 COLUMNS = "trial,family,origin,"  # the first of RECIPE.trials.csv
 SHOWN = 10  # trials in the table at the end, a line each
 LINE = "{trial:>5}  {family:9}  {origin:16}  {metric:>7}  {epochs:>6}  {seconds:>7}  {end}"
@@ -106,11 +106,16 @@ def run(
     if not has_targets(data, "valid"):
         raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")
     work = out.absolute().parent / f".{out.name}.unfinished"
-    # What the interrupted search that is resumed has written may be replaced.
-    written = work / WRITTEN
-    ours = out.is_file() and written.exists() and digest_of(out) in written.read_text(encoding="utf-8").splitlines()
-    overwrite = overwrite or (resume and ours)
-    _refuse_taken(out, overwrite=overwrite)
+
+    def refuse_taken() -> None:
+        # What the interrupted search that is resumed has written may be replaced.
+        written = work / WRITTEN
+        ours = written.read_text(errors="replace").splitlines() if resume and written.exists() else []
+        for each, starts in ((out, f"# {FOUND_BY}"), (_table(out), COLUMNS)):
+            own = each.is_file() and digest_of(each) in ours
+            refuse_existing(each, overwrite=overwrite or own, starts=starts.encode())
+
+    refuse_taken()
     with (
         telling_full_disk(out),
         exclusive(work, f"{out}: another process is searching for this recipe; wait for it, or name another --out"),
@@ -128,9 +133,10 @@ def run(
                 finals.run(advance)
         except KeyboardInterrupt:
             search.clock.save(now=True)
+            refuse_taken()
             _write(finals, out, dataset.name)
             raise
-        _refuse_taken(out, overwrite=overwrite)  # another process may have written it in the meantime
+        refuse_taken()  # another process may have written it in the meantime
         rows = _write(finals, out, dataset.name)
         error = None if rows else _nothing(search)
         remove(work)
@@ -153,13 +159,13 @@ def _write(finals: Finals, out: Path, name: str) -> list[Row]:
         return []
     raw = recipe(finals, best)
     rows = _rows(finals.search)
-    with staged(out, overwrite=True) as half:
-        half.write_text(text(raw, comments(finals, best, raw, name)), encoding="utf-8")
-        # Before the recipe has its place: whatever ends this process, the next one knows it again.
-        with (finals.search.work / WRITTEN).open("a", encoding="utf-8") as written:
-            written.write(f"{digest_of(half)}\n")
-    with staged(_table(out), overwrite=True) as half:
-        pl.DataFrame(rows).write_csv(half)
+    made = {out: text(raw, comments(finals, best, raw, name)), _table(out): pl.DataFrame(rows).write_csv()}
+    for path, content in made.items():
+        with staged(path, overwrite=True) as half:
+            half.write_text(content, encoding="utf-8")
+            # Before it has its place: whatever ends this process, the next one knows it again.
+            with (finals.search.work / WRITTEN).open("a", encoding="utf-8") as written:
+                written.write(f"{digest_of(half)}\n")
     say(f"{out}: {finals.search.asked.metric} {best.value:.4f}, trial {best.tried.number} of {len(rows)}")
     return rows
 
@@ -222,11 +228,6 @@ def _growth(data: Dataset, fixed: FixedSettings) -> float:
     return 1.0 + valid / train if refit else 1.0
 
 
-def _refuse_taken(out: Path, *, overwrite: bool) -> None:
-    for each, starts in ((out, f"# {FOUND_BY}"), (_table(out), COLUMNS)):
-        refuse_existing(each, overwrite=overwrite, starts=starts.encode())
-
-
 def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Sequence[Family]) -> str:
     # Includes the searched settings: another version of this command may search others.
     identity = [VERSION, fixed.raw, data.manifest.fingerprint, asked, repr(space)]
@@ -234,4 +235,4 @@ def _key_of(fixed: FixedSettings, data: Dataset, asked: SearchGoal, space: Seque
 
 
 def _table(out: Path) -> Path:
-    return out.with_suffix(".trials.csv")
+    return out.with_name(f"{out.name.removesuffix('.toml')}.trials.csv")

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 REASONS = {number: os.strerror(number) for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)}
+SQLITE = "database or disk is full"
 # NumPy reports only the counts, not the reason.
 SHORT = re.compile(r"\d+ requested and \d+ written")
 
@@ -28,14 +29,19 @@ class DiskFullError(Exception):
 def no_room(error: BaseException) -> str | None:
     """The reason, if an error means a full disk: no space, a quota, a limit on file sizes; else None.
 
-    TensorFlow and Polars wrap the system's error in their own, so its text counts as well as its number.
+    TensorFlow and Polars wrap the system's error in their own, so its text counts as well as its number. Optuna raises
+    others for SQLite's, so the errors that led to this one count, too.
     """
     if isinstance(error, OSError):
         if error.errno in REASONS:
             return REASONS[error.errno]
         if SHORT.fullmatch(str(error)):
             return "the disk took only a part (no space left, a quota, or a limit on the size of files)"
-    return next((reason for reason in REASONS.values() if reason in str(error)), None)
+    told = str(error).replace(SQLITE, REASONS[errno.ENOSPC])
+    if reason := next((reason for reason in REASONS.values() if reason in told), None):
+        return reason
+    before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+    return None if before is None else no_room(before)
 
 
 @contextmanager

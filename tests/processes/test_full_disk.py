@@ -1,7 +1,9 @@
 """A full disk: one clear line, no half output, the last good checkpoint kept; with room again the command goes on."""
 
 import errno
+import sqlite3
 import subprocess
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +116,26 @@ def test_whichever_library_wrote_the_reason_is_found(tmp_path: Path) -> None:
         assert no_room(other) is None
         with pytest.raises(type(other)), telling_full_disk(tmp_path):
             raise other
+
+
+def test_an_error_that_a_full_disk_led_to_is_told_as_one(tmp_path: Path) -> None:
+    """As Optuna raises others for SQLite's, one of them without its cause."""
+    with closing(sqlite3.connect(tmp_path / "study.db")) as study, pytest.raises(DiskFullError) as caught:
+        study.execute("PRAGMA page_size = 512")
+        study.execute("CREATE TABLE trial (run TEXT)")
+        study.execute("PRAGMA max_page_count = 3")
+        with telling_full_disk(tmp_path):
+            try:
+                try:
+                    study.execute("INSERT INTO trial VALUES (?)", ("x" * 10_000,))
+                except sqlite3.OperationalError as error:
+                    raise RuntimeError("an exception is raised during the commit") from error
+            finally:
+                raise AssertionError("Should not reach.")
+    assert str(caught.value) == f"{tmp_path}: No space left on device"
+    hidden = KeyError("x")
+    hidden.__context__, hidden.__suppress_context__ = OSError(errno.ENOSPC, "No space left on device"), True
+    assert no_room(hidden) is None
 
 
 def test_a_mapped_array_takes_its_room_at_once(tmp_path: Path) -> None:

@@ -173,7 +173,15 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
         with pytest.raises(KeyboardInterrupt):
             tuned_to(dataset, out)
     check.run(load_config(out), dataset)
-    assert pl.read_csv(out.with_suffix(".trials.csv")).height == 2
+    table = out.with_suffix(".trials.csv")
+    assert pl.read_csv(table).height == 2
+    kept = table.read_bytes()
+    table.write_bytes(kept + b"by hand")
+    with pytest.raises(OutputExistsError, match=rf"{table.name} already exists"):
+        tuned_to(dataset, out)
+    table.write_bytes(kept)
+    out.unlink()  # the table alone is the search's own, too
+    key = (tmp_path / ".r.toml.unfinished" / "key").read_text()
     for other in ({"seed": 4}, {"metric": "recall@3"}, {"trials": 9}, {"budget_minutes": 5.0}, {"config": None}):
         with pytest.raises(DataError, match=r"another data set or other settings is in the way.*--fresh"):
             tuned_to(dataset, out, **other)
@@ -183,10 +191,58 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
             tuned_to(dataset, out)
     with pytest.raises(OutputExistsError):  # a fresh search has not written what lies there
         tuned_to(dataset, out, resume=False)
+    (tmp_path / ".r.toml.unfinished" / "key").write_bytes(b"\xff")
+    with pytest.raises(DataError, match=r"other settings is in the way.*--fresh"):
+        tuned_to(dataset, out)
+    (tmp_path / ".r.toml.unfinished" / "key").write_text(key)
     assert without_times(tuned_to(dataset, out)) == without_times(tuned[1])
     assert settings(out) == settings(tuned[0])
     with pytest.raises(OutputExistsError):
         tuned_to(dataset, out)
+
+
+@pytest.mark.parametrize("end", [None, KeyboardInterrupt])
+def test_what_somebody_put_in_its_place_is_kept(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException] | None
+) -> None:
+    """RECIPE need not end in ``.toml``."""
+    out, trained = tmp_path / "tuned-0.5", search.train
+
+    def disturbed(*args: Any) -> Any:
+        run = trained(*args)
+        if out.exists() and end is not None:
+            raise end
+        out.write_text("by hand")
+        return run
+
+    monkeypatch.setattr(search, "train", disturbed)
+    with pytest.raises(OutputExistsError, match=r"tuned-0\.5 already exists"):
+        tuned_to(dataset, out, trials=2)
+    assert out.read_text() == "by hand"
+    out.unlink()
+    monkeypatch.setattr(search, "train", trained)
+    tuned_to(dataset, out, trials=2)
+    assert {each.name for each in tmp_path.iterdir()} == {"tuned-0.5", "tuned-0.5.trials.csv"}
+
+
+@pytest.mark.parametrize("damage", ["cut", "zeros", "other bytes"])
+def test_a_damaged_study_names_the_way_out(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    with monkeypatch.context() as interrupted, pytest.raises(KeyboardInterrupt):
+        interrupted.setattr(search, "train", Mock(side_effect=KeyboardInterrupt))
+        tuned_to(dataset, tmp_path / "r.toml")
+    study = tmp_path / ".r.toml.unfinished" / "study.db"
+    content = study.read_bytes()
+    spoilt = {
+        "cut": content[:50_000],
+        "zeros": content[:20_480] + bytes(20_480) + content[40_960:],
+        "other bytes": bytes(range(256)) * 400,
+    }
+    study.write_bytes(spoilt[damage])
+    with pytest.raises(DataError, match=rf"{study}: damaged \(.*\); discard the search with --fresh"):
+        tuned_to(dataset, tmp_path / "r.toml")
+    assert tuned_to(dataset, tmp_path / "r.toml", resume=False, trials=1)
 
 
 def test_a_used_up_budget_ends_search_and_finals(
