@@ -55,6 +55,8 @@ def open_study(file: Path, name: str) -> optuna.Study:
         try:
             (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
         except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # another program holds it, or the disk fails
+                raise
             told = str(error)
     if told != "ok":
         raise DataError(f"{file}: damaged ({' '.join(told.split())}); discard the search with --fresh")

@@ -31,7 +31,7 @@ from pipelines.tuning.starts import ORIGINS
 from pipelines.tuning.traits import Traits, validation
 from serving.files.disk_full import telling_full_disk
 from serving.files.lock import exclusive
-from serving.files.staging import refuse_existing, remove, staged
+from serving.files.staging import OutputExistsError, refuse_existing, remove, staged
 from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
@@ -133,8 +133,11 @@ def run(
                 finals.run(advance)
         except KeyboardInterrupt:
             search.clock.save(now=True)
-            refuse_taken()
-            _write(finals, out, dataset.name)
+            try:
+                refuse_taken()
+                _write(finals, out, dataset.name)
+            except OutputExistsError as taken:
+                say(f"the best recipe so far is not written: {taken}")
             raise
         refuse_taken()  # another process may have written it in the meantime
         rows = _write(finals, out, dataset.name)

@@ -2,11 +2,14 @@
 
 import itertools
 import json
+import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -203,7 +206,11 @@ def test_ctrl_c_writes_the_best_so_far_and_the_same_command_goes_on(
 
 @pytest.mark.parametrize("end", [None, KeyboardInterrupt])
 def test_what_somebody_put_in_its_place_is_kept(
-    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: type[BaseException] | None
+    dataset: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    end: type[BaseException] | None,
 ) -> None:
     """RECIPE need not end in ``.toml``."""
     out, trained = tmp_path / "tuned-0.5", search.train
@@ -216,8 +223,10 @@ def test_what_somebody_put_in_its_place_is_kept(
         return run
 
     monkeypatch.setattr(search, "train", disturbed)
-    with pytest.raises(OutputExistsError, match=r"tuned-0\.5 already exists"):
+    taken = r"tuned-0\.5 already exists"
+    with pytest.raises(end or OutputExistsError, match=None if end else taken):
         tuned_to(dataset, out, trials=2)
+    assert not end or re.search(f"the best recipe so far is not written: .*{taken}", capsys.readouterr().err)
     assert out.read_text() == "by hand"
     out.unlink()
     monkeypatch.setattr(search, "train", trained)
@@ -241,6 +250,11 @@ def test_a_damaged_study_names_the_way_out(
     }
     study.write_bytes(spoilt[damage])
     with pytest.raises(DataError, match=rf"{study}: damaged \(.*\); discard the search with --fresh"):
+        tuned_to(dataset, tmp_path / "r.toml")
+    # What another program holds is not damaged.
+    study.write_bytes(content)
+    with closing(sqlite3.connect(study)) as other, pytest.raises(sqlite3.OperationalError, match="locked"):
+        other.execute("BEGIN EXCLUSIVE")
         tuned_to(dataset, tmp_path / "r.toml")
     assert tuned_to(dataset, tmp_path / "r.toml", resume=False, trials=1)
 
