@@ -110,7 +110,7 @@ def run(
     def refuse_taken() -> None:
         # What the interrupted search that is resumed has written may be replaced.
         written = work / WRITTEN
-        ours = written.read_text(errors="replace").splitlines() if resume and written.exists() else []
+        ours = written.read_text(encoding="utf-8", errors="replace").splitlines() if resume and written.exists() else []
         for each, starts in ((out, f"# {FOUND_BY}"), (_table(out), COLUMNS)):
             own = each.is_file() and digest_of(each) in ours
             refuse_existing(each, overwrite=overwrite or own, starts=starts.encode())
