@@ -54,9 +54,9 @@ def open_study(file: Path, name: str) -> optuna.Study:
     with closing(sqlite3.connect(file)) as connection:
         try:
             (told,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        except sqlite3.OperationalError:  # another program holds it, or the disk fails
+            raise
         except sqlite3.DatabaseError as error:
-            if isinstance(error, sqlite3.OperationalError):  # another program holds it, or the disk fails
-                raise
             told = str(error)
     if told != "ok":
         raise DataError(f"{file}: damaged ({' '.join(told.split())}); discard the search with --fresh")

@@ -151,7 +151,7 @@ class Planner:
 
     def _of_history_alone(self, query: RecallQuery, items: Snapshot) -> Plan | None:
         """The plan by rule 4 of a query with nothing but a history of items that all are known: the other steps would
-        take longer than the tower. None for any other query."""
+        take nearly as long again. None for any other query."""
         told = query.user_id is not None or query.features or query.vector is not None or query.similar_to is not None
         if told or not query.history or query.exclude or not query.exclude_seen:
             return None
@@ -161,8 +161,8 @@ class Planner:
         rows = items.rows_of(query.history)
         if len(rows) < len(query.history):
             return None
-        features = {spec.name: [] if spec.events else query.history for spec in self.histories.specs}
-        return Plan(query, "history", np.array(sorted({*rows}), np.int64), features=features, history=len(rows))
+        excluded, features = np.array(sorted({*rows}), np.int64), self.histories.known({}, query.history)
+        return Plan(query, "history", excluded, features=features, history=len(rows))
 
     def _names_a_user_only(self, query: RecallQuery) -> bool:
         """Whether only rules 5 and 6 can apply: the most common query, which skips the other steps."""

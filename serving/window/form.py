@@ -122,9 +122,9 @@ class Form:
         key, _, rest = (error.field or "").partition(".")
         name = FIELD_OF.get(key, key)
         # The condition of one column comes first, before a filter as JSON.
-        both = bool(self["column"] and self["filter"].strip())
-        if key == "filter" and self["column"] and (not both or f"{rest}.".startswith("and.0.")):
-            part = rest.removeprefix("and.0." * both).partition(".")[0]
+        place = "and.0." if self["filter"].strip() else ""
+        if key == "filter" and self["column"] and f"{rest}.".startswith(place):
+            part = rest.removeprefix(place).partition(".")[0]
             name = part if part in ("op", "value") else "column"
         elif key == "features":
             names = [each for each in self._values if each.startswith(FEATURE)]
