@@ -81,14 +81,7 @@ def run(
     trained = {run: _summary(run) for run in runs}
     holding = {each for data in opened if user in data.users["user_id"] for each in data.manifest.fingerprints}
 
-    found: dict[Place, dict[str, int]] = {}
-
-    def tell(place: Place, counts: dict[str, int], then: str = "") -> None:
-        if counts := {what: count for what, count in counts.items() if count}:
-            found[place] = counts
-            listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())
-            print(f"{place}: {'would remove' if dry_run else 'removed'} {listed}{then}")  # noqa: T201
-
+    removal = _Removal(user, dry_run=dry_run)
     phases("forget", *(DOWNLOAD for _ in urls), *([VERIFY] if every else []), PLACES)
     with ExitStack() as copies:
         with _nothing_removed():
@@ -104,35 +97,63 @@ def run(
         count = (state is not None) + len(searched) + len(opened) + len(trained)
         with progress(PLACES, total=count, unit="places") as advance:
             if state is not None:
-                with open_journal(state) as journal:
-                    tell(state, journal.forget(user, dry_run=dry_run))
+                removal.from_state(state)
                 advance()
             for folder, name in folders if not dry_run else ():
                 remove_left_overs(folder, name)  # a killed attempt leaves a whole copy with the user
             for place, path, publish in searched:
-                counts = forget_in_bundle(path, user, dry_run=dry_run)
-                if publish is not None and any(counts.values()) and not dry_run:
-                    publish()
-                tell(place, counts, f"; {AGAIN}")
+                removal.from_bundle(place, path, publish)
                 advance()
             # Those that a command has made meanwhile of bundles with the user; later it finds that they were replaced.
             while later := [path for each in local for path in _bundles(each) if path not in every]:
                 every += later
                 for path in later:
-                    tell(path, forget_in_bundle(path, user, dry_run=dry_run), f"; {AGAIN}")
+                    removal.from_bundle(path, path)
             for data in opened:
-                was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
-                counts = forget_in_dataset(data.path, user, dry_run=dry_run)
-                tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
+                removal.from_dataset(data)
                 advance()
             for run, dataset in trained.items():
                 if dataset in holding or _in_vocabulary(run, user):
-                    found[run] = {}
-                    print(f"{run}: saw the user; train again and remove it")  # noqa: T201
+                    removal.of_run(run)
                 advance()
-    if not found:
+    if not removal.found:
         say("this user is in none of these places; nothing was changed")
-    return found
+    return removal.found
+
+
+class _Removal:
+    """Removes a user from place after place, or counts what it would remove; tells what it finds in each."""
+
+    def __init__(self, user: str, *, dry_run: bool) -> None:
+        self._user, self._dry_run = user, dry_run
+        self.found: dict[Place, dict[str, int]] = {}
+
+    def from_state(self, state: Path | DatabaseUrl) -> None:
+        with open_journal(state) as journal:
+            self._tell(state, journal.forget(self._user, dry_run=self._dry_run))
+
+    def from_bundle(self, place: Place, path: Path, publish: Callable[[], None] | None = None) -> None:
+        """Calls `publish` if it has changed the bundle at `path`, which may be a copy of `place`."""
+        counts = forget_in_bundle(path, self._user, dry_run=self._dry_run)
+        if publish is not None and any(counts.values()) and not self._dry_run:
+            publish()
+        self._tell(place, counts, f"; {AGAIN}")
+
+    def from_dataset(self, data: Dataset) -> None:
+        was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
+        counts = forget_in_dataset(data.path, self._user, dry_run=self._dry_run)
+        self._tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
+
+    def of_run(self, run: Path) -> None:
+        """Only says so: a run cannot be changed."""
+        self.found[run] = {}
+        print(f"{run}: saw the user; train again and remove it")  # noqa: T201
+
+    def _tell(self, place: Place, counts: dict[str, int], then: str = "") -> None:
+        if counts := {what: count for what, count in counts.items() if count}:
+            self.found[place] = counts
+            listed = ", ".join(f"{what} {count:,}" for what, count in counts.items())
+            print(f"{place}: {'would remove' if self._dry_run else 'removed'} {listed}{then}")  # noqa: T201
 
 
 def _bundles(path: Path) -> list[Path]:

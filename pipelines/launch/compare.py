@@ -90,18 +90,9 @@ def run(
     reports = {path: read_report(path) for path in every if (path / REPORT).is_file()}
     bundles = [path for path in every if path not in reports]
     _refuse_options(bundles, list(reports), dataset, slices)
-    asked = [each.strip() for each in (family or "").split(",") if each.strip()]
-    extra = {_parsed(each)[1] for each in [*([metric] if metric else []), *asked]}
-    ks = next(iter(reports.values())).facts["ks"] if reports else sorted({*KS, *extra})
-    primary = metric or f"recall@{headline(ks)}"
-    k = _parsed(primary)[1]
-    others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
-    metrics = list(dict.fromkeys([primary, *others]))
-    if unmeasured := [each for each in metrics if _parsed(each)[1] not in ks]:
-        told = f"the reports have no such list length; allowed are {', '.join(map(str, ks))}"
-        raise DataError(f"metric {unmeasured[0]!r}: {told}")
+    metrics, ks = _metrics(metric, family, next((each.facts["ks"] for each in reports.values()), None))
     phases("compare", *([VERIFY, EVALUATE] if bundles else []), TESTS)
-    measured = measure(bundles, dataset, ks, slices, k) if bundles and dataset else None
+    measured = measure(bundles, dataset, ks, slices, _parsed(metrics[0])[1]) if bundles and dataset else None
     members = reports | ({} if measured is None else dict(measured.members))
     sides = [Side(name, tuple(members[path] for path in each)) for name, each in paths.items()]
     refuse_different([member for side in sides for member in side.members])
@@ -119,8 +110,7 @@ def run(
         content = _content(sides, metrics, parts, measured, advance, named=user_ids)
     with staged(out, overwrite=overwrite, marker="compare.json") as directory:
         directory.mkdir()
-        text = json.dumps(content, indent=2, allow_nan=False)
-        (directory / "compare.json").write_text(text + "\n", encoding="utf-8")
+        (directory / "compare.json").write_text(json.dumps(content, indent=2, allow_nan=False) + "\n", encoding="utf-8")
         (directory / "compare.html").write_text(html(content), encoding="utf-8")
         (directory / "compare.md").write_text(markdown(content), encoding="utf-8")
     console = results(markup=False)
@@ -145,6 +135,21 @@ def _refuse_options(
         raise DataError(
             f"--slice {slices[0]}: {reports[0]} is a report, which has no columns; name bundles and --dataset"
         )
+
+
+def _metrics(metric: str | None, family: str | None, reported: Sequence[int] | None) -> tuple[list[str], Sequence[int]]:
+    """The metrics, the primary one first, and the list lengths: those of the reports, or what bundles are asked for."""
+    asked = [each.strip() for each in (family or "").split(",") if each.strip()]
+    extra = {_parsed(each)[1] for each in [*([metric] if metric else []), *asked]}
+    ks = sorted({*KS, *extra}) if reported is None else reported
+    primary = metric or f"recall@{headline(ks)}"
+    k = _parsed(primary)[1]
+    others = [f"ndcg@{k}", *(f"recall@{each}" for each in ks if each > k)] if family is None else asked
+    metrics = list(dict.fromkeys([primary, *others]))
+    if unmeasured := [each for each in metrics if _parsed(each)[1] not in ks]:
+        told = f"the reports have no such list length; allowed are {', '.join(map(str, ks))}"
+        raise DataError(f"metric {unmeasured[0]!r}: {told}")
+    return metrics, ks
 
 
 def _parsed(metric: str) -> tuple[str, int]:

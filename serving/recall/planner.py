@@ -93,11 +93,7 @@ class Planner:
         self._check(query, items.catalogue.kinds)
         if not encoded and self._names_a_user_only(query):
             user_row = self.bundle.query_rows.get(query.user_id or "")
-            excluded = self._excluded(query, user_row, [], items)
-            if user_row is None:
-                return Plan(query, "popular", excluded)
-            vector, seen = self.bundle.query_vectors[user_row], self.bundle.seen(user_row)
-            return Plan(query, "user", excluded, vector, history=len(seen))
+            return self._of_user(query, user_row, self._excluded(query, user_row, [], items))
         if (plan := self._of_history_alone(query, items)) is not None:
             return plan
         features = {name: value for name, value in (query.features or {}).items() if not is_missing(value)}
@@ -110,44 +106,48 @@ class Planner:
         played = items.rows_of(sent)
         item = items.rows_of([features[self._item]] if self._item in features else ())
         excluded = self._excluded(query, user_row, [*history, *similar, *recent, *played, *item], items)
-
-        def tower(source: Source) -> Plan:
-            # All were found, no item has changed and each has training events: known without a second lookup.
-            found = len(history) == len(query.history or ())
-            known = found and not items.view.rows and not self.histories.partial
-            beside = list(query.history or ()) if known else self.histories.trained(query.history)
-            named = self.histories.known(features, beside)
-            complete = self._tower_features(query, features, named, user_row, live)
-            stored = 0 if user_row is None else len(self.bundle.seen(user_row))
-            length = self.histories.length(named, beside) or stored + len(live)
-            return Plan(query, source, excluded, features=complete, history=length)
-
         if query.vector is not None:
             return Plan(query, "vector", excluded, np.array(query.vector, np.float32))
         if query.similar_to is not None:
             if similar:
                 return Plan(query, "similar", excluded, _mean_vector(items, similar))
             return Plan(query, "popular", excluded)
-        # The tower also reads items that have no row because they were deleted.
-        knows, takes_all = self.histories.knows, self.histories.of_all_types
-        if knows(sent) or self._informative(features):
-            return tower("features")
-        if takes_all and knows(query.history):
-            return tower("history")
-        reads = not query.history and knows(self.histories.read(live))
-        if encoded and user_row is not None:
-            reads = reads or len(self.bundle.seen(user_row)) > 0
-        if self.encodes and self.histories.specs and reads:
-            return tower("history")
-        near = [] if takes_all else history
-        if user_row is None and not query.history and not (self.encodes and takes_all):
+        source: Source | None = "features" if self.histories.knows(sent) or self._informative(features) else None
+        if source or self._reads_history(query, user_row, live, encoded=encoded):
+            # All were found, no item has changed and each has training events: known without a second lookup.
+            found = len(history) == len(query.history or ())
+            known = found and not items.view.rows and not self.histories.partial
+            beside = list(query.history or ()) if known else self.histories.trained(query.history)
+            named = self.histories.known(features, beside)
+            complete = self._tower_features(query, features, named, user_row, live)
+            length = self.histories.length(named, beside) or self._stored(user_row) + len(live)
+            return Plan(query, source or "history", excluded, features=complete, history=length)
+        near = [] if self.histories.of_all_types else history
+        if user_row is None and not query.history and not (self.encodes and self.histories.of_all_types):
             near = recent
         if near:
             return Plan(query, "similar", excluded, _mean_vector(items, near))
-        if user_row is not None:
-            length = len(self.bundle.seen(user_row)) + len(live)
-            return Plan(query, "user", excluded, self.bundle.query_vectors[user_row], history=length)
-        return Plan(query, "popular", excluded)
+        return self._of_user(query, user_row, excluded, len(live))
+
+    def _of_user(self, query: RecallQuery, user_row: int | None, excluded: Rows, later: int = 0) -> Plan:
+        """The plan by rule 5 or 6; `later` items came after the stored history."""
+        if user_row is None:
+            return Plan(query, "popular", excluded)
+        vector = self.bundle.query_vectors[user_row]
+        return Plan(query, "user", excluded, vector, history=self._stored(user_row) + later)
+
+    def _stored(self, user_row: int | None) -> int:
+        """How many items the stored history of a user holds."""
+        return 0 if user_row is None else len(self.bundle.seen(user_row))
+
+    def _reads_history(self, query: RecallQuery, user_row: int | None, live: Sequence[Taken], *, encoded: bool) -> bool:
+        """Whether the tower answers by rule 4; it also reads items that have no row because they were deleted."""
+        if self.histories.of_all_types and self.histories.knows(query.history):
+            return True
+        if not self.encodes or not self.histories.specs:
+            return False
+        later = not query.history and self.histories.knows(self.histories.read(live))
+        return later or (encoded and self._stored(user_row) > 0)
 
     def _of_history_alone(self, query: RecallQuery, items: Snapshot) -> Plan | None:
         """The plan by rule 4 of a query with nothing but a history of items that all are known: the other steps would
