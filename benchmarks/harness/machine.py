@@ -28,6 +28,8 @@ LIBRARIES = (
     "jax",
     "jaxlib",
 )
+# Taken at import: a benchmark of the service keeps only one of them for the load.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
 
 
 def record() -> dict[str, Any]:
@@ -41,7 +43,7 @@ def record() -> dict[str, Any]:
         else None,
         "machine": {
             "cpu": _cpu(),
-            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+            "cores": CORES,
             "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
             "system": platform.platform(),
         },

@@ -1,11 +1,12 @@
-"""The rows of the measured table that are about the recipe of MovieLens-100k."""
+"""The rows of the measured table that are about the recipe of MovieLens-100k, and about what has no event there."""
 
-from benchmarks.readme.figures import Result, Rows, best_baseline
+from benchmarks.readme.figures import Result, Rows, best_baseline, several
 from pipelines.evaluation.report_table import TITLES, interval
 
 ROLLING_MODELS = {"recipe": "the recipe with its prior", "user features": "user features, without the recipe's prior"}
 BALANCED = "balanced popularity"
 ROLLING_TITLES = TITLES | {BALANCED: "popularity that counts users alike"}
+COLD_START_SETS = {"world": "Three synthetic worlds", "ml-100k": "MovieLens-100k, five cut-offs"}
 ROLLING_BASELINES = ("popularity", BALANCED, "popularity_recent", "item_knn", "ease")
 
 
@@ -58,4 +59,21 @@ def ml_100k_rolling(result: Result) -> Rows:
             )
             what = f"… five cut-offs in time, all users, {name}: {metric}; less each baseline's"
             rows.append((what, f"{found[model]['value']:.4f}; {ahead}", "quality.rolling"))
+    return rows
+
+
+def cold_start(result: Result) -> Rows:
+    """Of each data set the items, then the users, that had no event."""
+    rows = []
+    for name, title in COLD_START_SETS.items():
+        items, users = (result["figures"][name][part] for part in ("new items", "new users"))
+        model, even = users["vectors, x = 0"], items["vectors, x = 1"]
+        content, chance, popular = items["content"], items["chance"], users["popularity_users"]
+        figure = f"{interval(even)} / {several([content['value'], chance['value']], '.4f')}"
+        what = f"{title}, pretrained vectors, x = 1, items without an event: recall@50 / content / chance"
+        rows.append((what, figure, "quality.cold_start --work DIR"))
+        ahead = interval(users["vectors, x = 0 minus popularity_users"])
+        figure = f"{several([model['value'], popular['value']], '.4f')}; ahead by {ahead}"
+        what = "… another model, x = 0, users without an event: recall@50 / popularity by users"
+        rows.append((what, figure, "quality.cold_start --work DIR"))
     return rows

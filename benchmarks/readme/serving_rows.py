@@ -17,7 +17,7 @@ def serving(result: Result) -> Rows:
     return [
         (
             f"One worker on one core, {result['sizes']['items']:,} items, k = {result['sizes']['k']}: requests/s for "
-            "known users, whose vectors are stored, without their seen items",
+            "known users (stored vectors, seen items excluded)",
             f"{known:,.0f}; the server of the tutorials, whose tower encodes every request, {tutorial['known']:,.0f} "
             f"({ratios['known to tutorial']:.1f}x, median of the rounds; histories, through the tower on both sides, "
             f"{ratios['history to tutorial']:.1f}x), an empty FastAPI route {empty:,.0f} "
@@ -63,19 +63,25 @@ def calm(result: Result) -> Rows:
             [run["rate"].get("200", 0) / turn["saturation"]["per_s"] for run, turn in zip(runs, turns, strict=True)],
             ".2f",
         )
-        rates = f"{answers:,.0f} answers/s, {shares} of the saturation by turn, {refusals:,.0f} refusals/s"
+        rates = f"{answers:,.0f} answers/s, by turn {shares} of the saturation, {refusals:,.0f} refusals/s"
         what = f"Overload, {what}: p99 of what is accepted"
         waits = [(run["back_after_s"], run["after"]["seconds"]) for run in runs]
         # The last second from which on it was looked at.
         back = " / ".join(f"> {watched - BACK_S:g}" if after >= watched else f"{after:g}" for after, watched in waits)
         refused = several([run["after"]["statuses"].get("429", 0) for run in runs], ",")
         sent = several([run["after"]["sent"] for run in runs], ",")
-        told = f"as before after {back} s; until then {refused} refused, of {sent} normal requests in all"
+        told = f"normal speed was back after {back} s; until then {refused} of {sent} normal requests were refused"
         rows.append((what, f"{times}; {rates}; {told}", command))
     loris = result["slow_loris"]
     slow = f"{loris['slow'][0]['connections']} clients that send by bytes"
     beside = f"Beside {slow}: p99 of the others as a multiple of that without, by turn"
     return [*rows, (beside, several(loris["p99_times"], ".2f"), command)]
+
+
+def metric_buffers(result: Result) -> Rows:
+    """Requests a second with the buffers before shared metrics, beside those without."""
+    what = "Buffers before the metrics that workers share: requests/s with them, as a multiple of those without"
+    return [(what, f"{result['ratio']:.2f}", "serving.metric_buffers --bundle BUNDLE")]
 
 
 def soak(result: Result) -> Rows:
@@ -167,6 +173,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "serving": serving,
     "calm": calm,
     "soak": soak,
+    "metric_buffers": metric_buffers,
     "index": index,
     "engines": engines,
     "engines_million": engines,

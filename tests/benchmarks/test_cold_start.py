@@ -10,7 +10,7 @@ import pytest
 from benchmarks.harness.content import nearest
 from benchmarks.quality import cold_start as study
 from benchmarks.quality import cold_start_data as made
-from benchmarks.readme import quality_rows
+from benchmarks.readme import ml_100k_rows
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from towers.config.recipe import parse_config
@@ -151,7 +151,7 @@ def test_questions_are_sliced_by_user_and_by_target_and_claims_follow() -> None:
         "world: recall@50 of new items at least twice chance"
     ]
     assert study.markdown(found).splitlines()[0] == "|  | all | new users | new items |"
-    told = quality_rows.cold_start({"figures": both})
+    told = ml_100k_rows.cold_start({"figures": both})
     assert [what for what, _, command in told if command == "quality.cold_start --work DIR"] == [
         "Three synthetic worlds, pretrained vectors, x = 1, items without an event: recall@50 / content / chance",
         "… another model, x = 0, users without an event: recall@50 / popularity by users",
