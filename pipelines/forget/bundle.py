@@ -13,7 +13,7 @@ import numpy as np
 from pipelines.service.verify import refuse_changed
 from serving.bundle import arrays as files
 from serving.bundle.array_writer import write_blocks, write_ids
-from serving.bundle.manifest import MANIFEST, Manifest, write_manifest
+from serving.bundle.manifest import MANIFEST, FeatureSpec, Manifest, read_manifest, write_manifest
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import QUERY_ID, Bundle
 from serving.bundle.writer import version_after
@@ -62,15 +62,24 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
         return found
 
 
-def _towers(bundle: Bundle, user: str) -> dict[str, tuple[str, int, list[int]]]:
-    """The towers that know the user, by directory: the file of the vocabulary, the line, the features that read it.
+def other_tower(path: Path) -> bool:
+    """Whether a bundle has a tower of users that `towers export` did not write: no user is found in such a one."""
+    manifest = read_manifest(path)
+    of_users = any(spec.kind == kind for _, kind, _, specs in _sides(manifest) for spec in specs)
+    return of_users and "config" not in manifest.lineage
 
-    Only ids and neighbours of items are features made of users.
-    """
-    sides = (
-        (files.QUERY_TOWER, "id", "query", bundle.manifest.query_features),
-        (files.CANDIDATE_TOWER, "neighbours", "candidate", bundle.manifest.candidate_features),
+
+def _sides(manifest: Manifest) -> tuple[tuple[str, str, str, tuple[FeatureSpec, ...]], ...]:
+    """Of each tower its directory, the kind of its features that are made of users, its side, and its features."""
+    return (
+        (files.QUERY_TOWER, "id", "query", manifest.query_features),
+        (files.CANDIDATE_TOWER, "neighbours", "candidate", manifest.candidate_features),
     )
+
+
+def _towers(bundle: Bundle, user: str) -> dict[str, tuple[str, int, list[int]]]:
+    """The towers that know the user, by directory: the file of the vocabulary, the line, the features that read it."""
+    sides = _sides(bundle.manifest)
     # Features made of users share the vocabulary of the users' ids, which lies beside each tower that reads it.
     names = [f"{side}.{spec.name}.txt" for _, kind, side, specs in sides for spec in specs if spec.kind == kind]
     found = {}

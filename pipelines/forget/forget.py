@@ -12,7 +12,7 @@ from pathlib import Path
 from pipelines.console import phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
-from pipelines.forget.bundle import forget_in_bundle
+from pipelines.forget.bundle import forget_in_bundle, other_tower
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.forget.left_overs import refuse_left_overs
 from pipelines.forget.store import DOWNLOAD, stored_bundles
@@ -138,6 +138,8 @@ class _Removal:
         if publish is not None and any(counts.values()) and not self._dry_run:
             publish()
         self._tell(place, counts, f"; {AGAIN}")
+        if other_tower(path):
+            print(f"{place}: towers did not export its towers; they may hold the user's id and row")  # noqa: T201
 
     def from_dataset(self, data: Dataset) -> None:
         was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"

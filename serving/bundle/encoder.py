@@ -22,7 +22,7 @@ from serving.search.index import Floats
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 # TensorFlow's last act is to import Keras, 2 or 3 as the environment says, and with it scikit-learn and Matplotlib: two
 # fifths of the time and a quarter of the memory, for which a SavedModel has no use. None stands for "not installed";
-# `tf.keras` still loads it.
+# `tf.keras` still loads it. A program that says `from tensorflow.keras import …` imports TensorFlow before this file.
 _UNUSED = [name for name in ("keras", "tf_keras") if name not in sys.modules]
 sys.modules.update(dict.fromkeys(_UNUSED))  # type: ignore[arg-type]
 import tensorflow as tf  # noqa: E402
@@ -69,6 +69,13 @@ class Encoder:
         found = {name: spec.dtype.name for name, spec in inputs.items()}
         if found != wanted:
             raise BundleError(f"{path}: takes {found}, the manifest says {wanted}")
+        for spec in self.features:
+            shape, rank = inputs[spec.name].shape, 1 if spec.length is None else 2
+            if shape.rank is not None and (shape.rank != rank or shape[0] is not None):
+                batch = "a batch of any size: [None]" if rank == 1 else "a batch of lists, of any size: [None, None]"
+                raise BundleError(f"{path}: its input {spec.name} must be {batch}, is {shape.as_list()}")
+        if OUTPUT not in (outputs := self._signature.structured_outputs):
+            raise BundleError(f"{path}: has no output {OUTPUT!r}, but {', '.join(sorted(outputs))}")
         # A signature may fix the length of a list; the shorter lists of a batch are then padded up to it.
         self._least_lengths = {
             name: spec.shape[1] or 1

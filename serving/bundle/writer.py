@@ -13,21 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from serving.bundle import arrays as files
 from serving.bundle.array_writer import Progress, Strings, copy_vectors, no_progress, write_ids, write_prior
-from serving.bundle.manifest import (
-    MANIFEST,
-    FeatureSpec,
-    FileInfo,
-    LiveInfo,
-    Manifest,
-    PriorInfo,
-    write_manifest,
-)
+from serving.bundle.manifest import MANIFEST, FeatureSpec, FileInfo, LiveInfo, Manifest, PriorInfo, write_manifest
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import ITEM_ID, QUERY_ID, Bundle
+from serving.errors import BundleError
 from serving.files.staging import staged
 from serving.search.vector_codes import VectorType
 
 WRITE, READ_BACK = "write", "read back"
+NO_TABLES = {"task", "sampler"}  # keys of a recipe that may be something else
 
 
 def write_bundle(
@@ -74,14 +68,14 @@ def write_bundle(
         item_ids: [N] ids in row order.
         item_vectors: float32 [N, D], may be memory-mapped; copied in blocks.
         item_attributes: N rows in row order; a column `item_id`, if any, is kept.
-        popularity: [N], training events of each item.
+        popularity: [N], training events of each item; without one it counts as unknown to the query tower.
         query_ids: [Q] users known at export.
         query_vectors: float32 [Q, D], like `item_vectors`.
         seen_offsets: [Q + 1].
         seen_items: item rows, those of user u at ``seen_offsets[u]:seen_offsets[u + 1]``, newest last.
         write_towers: called with the directory; creates `query_tower/` and `candidate_tower/` in it.
         libraries: library versions by name.
-        lineage: where the model came from (data set digest, recipe, run, commit).
+        lineage: where the model came from (data set digest, recipe, run, commit); "config" is the recipe of towers.
         training: a summary of the training.
         vectors: the type that the item vectors are stored as.
         event_types: the types of the seen events, each at the place that is its number.
@@ -101,6 +95,9 @@ def write_bundle(
         OutputExistsError: `out` exists.
         BundleError: the arguments do not make a readable bundle.
     """
+    recipe = lineage.get("config", {})
+    if not isinstance(recipe, dict) or not all(isinstance(recipe[each], dict) for each in recipe.keys() - NO_TABLES):
+        raise BundleError(f'lineage: "config" is for a recipe of towers, by sections; name yours otherwise: {recipe!r}')
     with staged(out, overwrite=overwrite, marker=MANIFEST, check=check) as directory:
         directory.mkdir()
         items, queries = len(item_vectors), len(query_vectors)

@@ -16,6 +16,7 @@ from pipelines.errors import DataError
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
 from serving.bundle.encoder import Encoder
+from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Impression, UserEvent
@@ -129,7 +130,7 @@ def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(
 ) -> None:
     root = tmp_path / "bundles"
     for name in ("one", "two", "three"):
-        write_world(root / name, model_version=f"world-{name}")
+        write_world(root / name, model_version=f"world-{name}", lineage={"config": {}})
     versions = Versions(root)
     for name in ("one", "two"):
         versions.activate(name)
@@ -150,6 +151,20 @@ def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(
     assert versions.rollback() == "one"
     assert forget.run("u5", bundles=[root]) == {}
     assert "in none of these places; nothing was changed" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("user", ["u5", "nobody"])
+def test_a_tower_that_towers_did_not_export_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], user: str
+) -> None:
+    path = tmp_path / "bundle"
+    write_world(path, features=[FeatureSpec(name="user", kind="id", dtype="string")])
+    forget.run(user, bundles=[path])
+    told = f"{path}: towers did not export its towers; they may hold the user's id and row"
+    assert capsys.readouterr().out.splitlines()[-1] == told
+    write_world(tmp_path / "other", features=[], lineage={})
+    forget.run(user, bundles=[tmp_path / "other"])
+    assert "towers did not export" not in capsys.readouterr().out, "it takes no user"
 
 
 def test_what_was_removed_is_no_bundle_and_what_is_not_published_is_one(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -148,6 +149,15 @@ def test_a_failed_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError, match="out of disk"):
         write_world(tmp_path / "bundle", write_towers=fails)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("config", ["my.yaml", None, {"data": None}, {"task": "retrieval", "features": ["user"]}])
+def test_a_recipe_of_another_program_is_not_taken_for_one_of_towers(tmp_path: Path, config: object) -> None:
+    told = f'lineage: "config" is for a recipe of towers, by sections; name yours otherwise: {config!r}'
+    with pytest.raises(BundleError, match=f"^{re.escape(told)}$"):
+        write_world(tmp_path / "bundle", lineage={"config": config})
+    assert not (tmp_path / "bundle").exists()
+    write_world(tmp_path / "bundle", lineage={"recipe": config, "config": {"task": "retrieval", "sampler": None}})
 
 
 def test_an_existing_bundle_is_replaced_only_when_told(tmp_path: Path) -> None:
