@@ -5,6 +5,7 @@ luck; other seeds show how much. Each training is a trial of a second study in t
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from optuna import Study, TrialPruned
@@ -79,7 +80,7 @@ class Finals:
             if run.end in ("converged", "share") or (plan.longer and run.epochs):
                 kept.setdefault((plan.of, plan.falling), {})[plan.seed] = run
         return [
-            Finalist(entered[of], falling, tuple(by_seed[seed] for seed in sorted(by_seed)))
+            Finalist(entered[of], falling, _comparable([by_seed[seed] for seed in sorted(by_seed)]))
             for (of, falling), by_seed in kept.items()
             if of in entered
         ]
@@ -167,3 +168,9 @@ class Finals:
             f"final: trial {plan.of}, {kind}seed {asked.seed + plan.seed}: {asked.metric} {run.value:.4f} "
             f"at epoch {run.best_epoch} of {len(run.epochs)} ({run.end})"
         )
+
+
+def _comparable(runs: Sequence[Run]) -> tuple[Run, ...]:
+    """The runs of one recipe by seed, without those that a busy machine cut before the first one's best epoch."""
+    best = runs[0].best_epoch
+    return tuple(run for run in runs if run.end == "converged" or len(run.epochs) >= best)

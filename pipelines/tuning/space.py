@@ -8,11 +8,11 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pipelines.tuning.settings import GIVEN, USERS, Values, settings
+from pipelines.tuning.settings import GIVEN, USERS, Value, Values, settings
 from pipelines.tuning.starts import Point, starts
-from pipelines.tuning.traits import Raw, Traits
+from pipelines.tuning.traits import Raw, Traits, fixes_rate
 from towers.config.features import WINDOW
-from towers.config.recipe import Config
+from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
 
 WIDE = 5  # a first step goes over a fifth of a setting's values
@@ -60,7 +60,7 @@ def families(traits: Traits, dimensions: Values, without: Collection[str] = ()) 
     """Returns the families that fit the data, the cheapest first; see `starts` for `without`."""
     whole, ordered = [USERS] if traits.whole_users else [], ["sequence"] if traits.timed else []
     return [
-        Family(name, settings(name, traits) | {"dimension": dimensions}, starts(name, traits, dimensions[0], without))
+        Family(name, {"dimension": dimensions} | settings(name, traits), starts(name, traits, dimensions[0], without))
         for name in (*whole, "ids", "graph", "history", *ordered)
     ]
 
@@ -162,10 +162,11 @@ class FixedSettings:
     def families(self, found: Sequence[Family], traits: Traits) -> list[Family]:
         """Returns the families without the fixed settings; a recipe with its own features leaves a single family."""
         fitting = [each for each in found if not self.config.loss.of_users or each.name == USERS]
-        free = [replace(each, settings=self._free(each, traits)) for each in fitting]
         if "features" in self.raw:
-            own = starts(GIVEN, traits, free[0].starts[0]["dimension"])
-            free = [Family(GIVEN, free[0].settings, own + tuple(start for family in free for start in family.starts))]
+            every = (start for family in fitting for start in family.starts)
+            own = starts(GIVEN, traits, fitting[0].starts[0]["dimension"])
+            fitting = [Family(GIVEN, fitting[0].settings, (*own, *every))]
+        free = [self._free(each, traits) for each in fitting]
         if not any(family.settings for family in free):
             raise ConfigError("--config fixes every setting that tune searches; leave some of them out")
         return free
@@ -174,7 +175,7 @@ class FixedSettings:
         """Returns a point's sections with the fixed settings applied."""
         loss = self.config.loss
         if loss.of_users or family == GIVEN:
-            family = USERS if loss.of_users and "optimizer" not in self.raw else "ids"
+            family = USERS if loss.of_users and not fixes_rate(self.config) else "ids"
         raw = sections(family, point, traits)
         # An event's weight is its label, and weighs nothing; of whole users none is early or late.
         useless = ("balance", "recency") if loss.graded else ("recency",) if loss.of_users else ()
@@ -190,15 +191,33 @@ class FixedSettings:
             raw["model"].pop("temperature")
         return raw
 
-    def _free(self, family: Family, traits: Traits) -> dict[str, Values]:
-        """Returns the settings whose values make a difference, those of a hop with one."""
-        hop = {"neighbours": 1.0} if "neighbours" in family.settings else {}
+    def _free(self, family: Family, traits: Traits) -> Family:
+        """Returns the family with the settings that make a difference, those of a hop with one, and their values that
+        the fixed settings allow; of the others its starts take the nearest allowed one."""
 
-        def texts(name: str, values: Values) -> set[str]:
-            start = {**family.starts[0], **hop}
-            return {canonical(self.sections(family.name, {**start, name: each}, traits)) for each in values}
+        def refusal(point: Point) -> str:
+            try:
+                parse_config(self.sections(family.name, point, traits))
+            except ConfigError as error:
+                return str(error)
+            return ""
 
-        searched = {name: values for name, values in family.settings.items() if name not in self.raw}  # "loss"
-        if "sampler" in self.raw and "loss" in searched:
-            searched["loss"] = tuple(each for each in searched["loss"] if each != "full_softmax")
-        return {name: values for name, values in searched.items() if len(texts(name, values)) > 1}
+        base = {**family.starts[0], **({"neighbours": 1.0} if "neighbours" in family.settings else {})}
+        if reason := refusal(base):  # most often one value is at fault
+            others = ({**base, name: each} for name, values in family.settings.items() for each in values)
+            base = next((point for point in others if not refusal(point)), base)
+            if refusal(base):
+                raise ConfigError(f"--config leaves tune nothing to try: {reason}")
+        free: dict[str, Values] = {}
+        points = family.starts
+        for name, values in family.settings.items():
+            allowed = tuple(each for each in values if not refusal({**base, name: each}))
+            texts = {canonical(self.sections(family.name, {**base, name: each}, traits)) for each in allowed}
+            points = tuple({**each, name: _nearest(each[name], values, allowed)} for each in points)
+            if name not in self.raw and len(texts) > 1:  # "loss" may be a section as well
+                free[name] = allowed
+        return replace(family, settings=free, starts=points)
+
+
+def _nearest(value: Value, values: Values, allowed: Values) -> Value:
+    return min(allowed, key=lambda each: abs(values.index(each) - values.index(value)))

@@ -78,8 +78,12 @@ class Traits:
 def _fixed(config: Config) -> bool:
     """Whether a recipe fixes what whole users do not go with, or what comes with them."""
     sections = config.model_fields_set & {"features", "loss", "sampler"}
-    optimizer = config.optimizer.model_fields_set & {"name", "learning_rate", "weight_decay"}
-    return bool(sections or optimizer or config.contrast.weight) or config.train.differs("weighted")
+    return bool(sections or config.contrast.weight) or fixes_rate(config) or config.train.differs("weighted")
+
+
+def fixes_rate(config: Config) -> bool:
+    """Whether a recipe fixes the optimizer, its rate or its decay, which are other ones for whole users."""
+    return bool(config.optimizer.model_fields_set & {"name", "learning_rate", "weight_decay"})
 
 
 def _few_pairs(data: Dataset) -> bool:

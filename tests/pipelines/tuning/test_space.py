@@ -182,7 +182,8 @@ def test_steps_begin_with_co_occurrence_contrast_and_correction() -> None:
             counts = (
                 ["cooccurrence", *["contrast"] * (family.name != USERS)] if traits.timed or traits.few_pairs else []
             )
-            first = [*counts, "correction", "temperature"]
+            # Of several dimensions the best is found before all else; a single one is not searched.
+            first = ["dimension", *counts, "correction", "temperature"]
             assert list(family.settings)[: len(first)] == first
 
 
@@ -349,6 +350,11 @@ def test_of_whole_users_it_searches_what_fits_them() -> None:
         for start in family.starts:
             config = parse_config(fixed.sections(family.name, start, traits))
             assert (config.optimizer.name, config.train.batch_size) == ("adagrad", 256)
+    clipped = {"loss": {"name": "full_softmax", "per_user": True}, "optimizer": {"clip_norm": 1.0}}
+    fixed = FixedSettings(parse_config(clipped))
+    (family,) = fixed.families(families(TRAITS[1], (64,)), TRAITS[1])
+    optimizer = parse_config(fixed.sections(family.name, family.starts[0], TRAITS[1])).optimizer
+    assert (optimizer.name, optimizer.learning_rate, optimizer.clip_norm) == ("adagrad", 0.5, 1.0)
     slow = {"loss": {"name": "full_softmax", "per_user": True}, "optimizer": {"learning_rate": 0.001}}
     fixed = FixedSettings(parse_config(slow | {"train": {"batch_size": 64}}))
     for family in fixed.families(families(TRAITS[1], (64,)), TRAITS[1]):
@@ -380,6 +386,39 @@ def test_with_a_fixed_sampler_every_loss_has_one() -> None:
     traits = replace(TRAITS[1], whole_users=False)
     found = fixed.families(families(traits, (64,)), traits)
     assert {family.settings["loss"] for family in found} == {("sampled_softmax", "bsl")}
+
+
+SMALL = replace(TRAITS[1], items=300, whole_users=False)  # its batches start small
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "allowed"),
+    [
+        ({"loss": {"name": "sampled_softmax", "hardest_negatives": 300}}, "batch_size", (512, 1024, 2048, 4096, 8192)),
+        ({"optimizer": {"l2": 0.001}}, "weight_decay", ()),
+        ({"loss": {"name": "bsl", "positive_group": "batch"}}, "negatives", ()),
+        ({"loss": {"name": "full_softmax"}, "model": {"similarity": "dot"}}, "correction", ()),
+    ],
+)
+def test_values_that_the_fixed_settings_refuse_are_neither_searched_nor_start(
+    given: dict[str, Any], name: str, allowed: tuple[Any, ...]
+) -> None:
+    fixed = FixedSettings(parse_config(given))
+    for family in fixed.families(families(SMALL, (64,)), SMALL):
+        assert family.settings.get(name, ()) == allowed
+        for start in family.starts:
+            parse_config(fixed.sections(family.name, start, SMALL))
+        for key, values in family.settings.items():
+            assert set(values) & {start[key] for start in family.starts}
+
+
+def test_settings_that_refuse_every_trial_are_told_before_the_first_one() -> None:
+    fixed = FixedSettings(parse_config({"loss": {"name": "sampled_softmax", "matryoshka": [32]}}))
+    with pytest.raises(ConfigError, match=r"^--config leaves tune nothing to try: .*loss\.matryoshka"):
+        fixed.families(families(SMALL, (16,)), SMALL)
+    for family in fixed.families(families(SMALL, (16, 64, 128)), SMALL):
+        assert family.settings["dimension"] == (64, 128)
+        assert {start["dimension"] for start in family.starts} == {64}
 
 
 def test_no_setting_is_named_as_an_origin() -> None:
@@ -577,6 +616,28 @@ def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
     # A falling rate ends where it was to end, better or not.
     falling = Finalist(tried, 3, (run_of(0.1, 0.5, 0.3),))
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
+
+
+@pytest.mark.parametrize(
+    ("again", "value"),
+    [
+        (([0.63], "share"), 0.76),  # a busy machine cut it: it does not tell what four more epochs bring
+        (([0.5, 0.6, 0.6, 0.66, 0.70], "share"), 0.73),
+        (([0.5, 0.7], "converged"), 0.66),
+    ],
+)
+def test_a_seed_counts_if_it_trained_as_far_as_the_first_one(
+    tmp_path: Path, again: tuple[list[float], str], value: float
+) -> None:
+    metrics, end = again
+    first = Tried(0, run_of(0.56, 0.62, 0.68, 0.72, 0.76, end="share"))
+    stopped = SimpleNamespace(work=tmp_path, candidates=lambda: [first], ranked=list)
+    begun = Finals(stopped, 1.0)  # type: ignore[arg-type]
+    plan = Plan(of=0, directory="0000-0-1", most=5.0, seed=1)
+    begun.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: run_of(*metrics, end=end).model_dump()})
+    begun.study.tell(begun.study.ask(), 0.5)
+    found = begun.best()
+    assert found is not None and found.value == pytest.approx(value)
 
 
 def test_the_criterion_chooses_the_epoch_and_the_metric_compares() -> None:
