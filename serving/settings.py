@@ -10,7 +10,7 @@ import tomllib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, InstanceOf, field_validator
+from pydantic import BeforeValidator, Field, InstanceOf, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from serving.files.database_url import DatabaseUrl, state_place
@@ -94,7 +94,14 @@ class Settings(BaseSettings):
         10.0, ge=0, description="seconds between two searches compared with exact search; 0 compares none"
     )
 
-    @field_validator("bundle", "cache", "state", "keys", mode="before")
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_as_a_number(cls, value: object, info: ValidationInfo) -> object:
+        if isinstance(value, bool) and cls.model_fields[info.field_name or ""].annotation in (int, float):
+            raise ValueError("must be a number")
+        return value
+
+    @field_validator("config", "bundle", "cache", "state", "keys", mode="before")
     @classmethod
     def _refuse_empty(cls, value: object) -> object:
         # As a path it would be the working directory, and a deployment's unset variable would keep its state there.
@@ -127,7 +134,7 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments first, then the environment, then the file."""
-        config = init_settings().get("config") or os.environ.get(f"{PREFIX}CONFIG")
+        config = init_settings().get("config") or os.environ.get(f"{PREFIX}CONFIG", "").strip()
         if not config:
             return init_settings, env_settings
         # Not the library's own TOML source, which treats a missing file as an empty one.

@@ -201,7 +201,7 @@ def read_settings(**given: Any) -> Settings:
     Raises:
         DataError: names the option, variable or key, its value and the rule.
     """
-    config = given.get("config") or os.environ.get(f"{PREFIX}CONFIG")
+    config = given.get("config") or os.environ.get(f"{PREFIX}CONFIG", "").strip()
     try:
         in_file = file_content(Path(config)) if config else {}
     except OSError as error:

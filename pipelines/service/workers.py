@@ -84,6 +84,7 @@ class Worker:
         """Starts the next process, cleans up after a dead one, or kills a hung one."""
         if self.start_at is not None:
             if time.monotonic() >= self.start_at:
+                metrics.mkdir(parents=True, exist_ok=True)  # what cleans up temporary files may have removed it
                 self.start()
         elif not self.process.is_alive():
             self._retire(metrics)

@@ -19,7 +19,7 @@ from serving.catalogue.item_columns import checked_attributes, fitting_attribute
 from serving.catalogue.journal import Impression, ItemChange, Journal, JournalError, UserEvent
 from serving.catalogue.overlay import Change, Progress
 from serving.catalogue.user_events import MOST, Taken, UserEvents
-from serving.errors import RequestError
+from serving.errors import BundleError, RequestError
 from serving.search.index import Floats
 from serving.telemetry.logs import SERVICE
 
@@ -52,14 +52,17 @@ class CatalogueUpdates:
         """Brings a newly opened bundle up to date before it serves, and keeps it so.
 
         Raises:
+            BundleError: it holds later changes than the journal, in which new ones would get their numbers again.
             JournalError: the journal cannot be read now; the next refresh tries again.
         """
         if self.journal is None:
             return
         held = catalogue.bundle.manifest.live
-        same = held is not None and held.journal == self.journal.identity
-        applied = held.items if held is not None and same else 0
+        applied = held.items if held is not None and held.journal == self.journal.identity else 0
         try:
+            if applied > (last := self.journal.numbers().items):
+                told = f"holds change {applied} of a state that ends with change {last}: an older copy of it"
+                raise BundleError(f"{catalogue.bundle.path}: {told}; put that back by `towers state restore`")
             # Outside the lock: encoding a long journal must not block changes or the other bundles.
             applied = self._catch_up(catalogue, applied)
         finally:
@@ -92,8 +95,7 @@ class CatalogueUpdates:
                     log.exception("%s: live items cannot be applied", catalogue.bundle.path)
                     progress.fail()
             self._read_events()
-            # Read before the changes, so that the next call finds what is added meanwhile.
-            # A bundle that failed is behind, even if nothing is added.
+            # Read before the changes, so that the next call finds later ones; a bundle that failed stays behind.
             self._version = -1 if any(each.behind for each in self._applied.values()) else version
         return True
 
@@ -245,6 +247,4 @@ class CatalogueUpdates:
         encoder = self.encoder(bundle)
         named = next((spec.name for spec in bundle.manifest.candidate_features if spec.kind == "id"), None)
         requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
-        return np.concatenate(
-            [encoder.encode(requests[begin : begin + BATCH]) for begin in range(0, len(requests), BATCH)]
-        )
+        return np.concatenate([encoder.encode(requests[at : at + BATCH]) for at in range(0, len(requests), BATCH)])

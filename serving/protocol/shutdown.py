@@ -8,6 +8,7 @@ import asyncio
 import logging
 import signal
 from contextlib import suppress
+from contextvars import Context
 from types import FrameType
 from typing import Any
 
@@ -40,7 +41,8 @@ class Drain:
         def later(number: int, frame: FrameType | None) -> None:
             if not self.begun:  # A supervisor may signal both the process and its group.
                 self.begun = True
-                log.info("stopping in %g s", self.linger_s)
+                # In a context of its own: that of the request which the signal interrupted holds an id for the log.
+                Context().run(log.info, "stopping in %g s", self.linger_s)
                 loop.call_soon_threadsafe(loop.call_later, self.linger_s, stop, number, frame)
 
         with suppress(ValueError):

@@ -85,7 +85,12 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         [{"towers_bundles_refused": "0x9"}, {"towers_bundles_refused": "0 0 0 0 0 1"}],
     ),
     "TowersBundlesDiffer": (
-        15, {}, [{f'{ANSWERS}{{role="active",bundle="{name}"}}': "1x20" for name in "ab"}],
+        15, {},
+        [
+            {f'{ANSWERS}{{role="active",bundle="{name}"}}': "1x20" for name in "ab"},
+            # As after `towers forget`: the same name, another version.
+            {f'{ANSWERS}{{role="active",bundle="a",version="{version}"}}': "1x20" for version in "12"},
+        ],
         [
             {f'{ANSWERS}{{role="active",bundle="a"}}': "1x20", f'{ANSWERS}{{role="active",bundle="b"}}': "0x20"},
             {f'{ANSWERS}{{role="active",bundle="a"}}': "1x20", f'{ANSWERS}{{role="canary",bundle="b"}}': "1x20"},

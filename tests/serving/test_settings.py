@@ -88,7 +88,7 @@ def test_a_worker_gets_what_the_command_has_read(file: Path, monkeypatch: pytest
     assert pickle.loads(sent) == settings
 
 
-@pytest.mark.parametrize("name", ["bundle", "cache", "state", "keys"])
+@pytest.mark.parametrize("name", ["config", "bundle", "cache", "state", "keys"])
 @pytest.mark.parametrize("value", ["", " "])
 def test_an_empty_path_is_refused_and_not_the_working_directory(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
@@ -104,6 +104,8 @@ def test_an_empty_path_is_refused_and_not_the_working_directory(
     [
         ("max_kk = 5", r"serve\.toml: max_kk: no such setting; did you mean max_k\?$"),
         ("max_k = 'many'", r"serve\.toml: max_k: .*integer.*, got 'many'"),
+        ("max_k = true", r"serve\.toml: max_k: must be a number, got True$"),
+        ("slow_ms = false", r"serve\.toml: slow_ms: must be a number, got False$"),
         ("max_k = 0", r"serve\.toml: max_k: .*greater than or equal to 1, got 0"),
         ("port = 70000", r"serve\.toml: port: .*65535, got 70000"),
         ("access_log = 'some'", r"serve\.toml: access_log: .*'errors', 'all' or 'none', got 'some'"),

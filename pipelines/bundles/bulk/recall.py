@@ -23,7 +23,7 @@ from pipelines.bundles.bulk.parts import (
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
-from pipelines.service.verify import VERIFY, verify
+from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.reader import Bundle
 from serving.client.address import without_password
 from serving.files.staging import staged
@@ -89,6 +89,9 @@ def open_searcher(bundle: Path) -> Recaller:
         raise DataError(f"{bundle}: task = 'similarity' finds items for items, not for users; serve it: POST /similar")
     if warning := missing_index(opened):
         say(f"warning: {warning}")
+    # The ids are read now, while they are those of the vectors: another bundle may lie here when the search ends.
+    _ = opened.item_ids, opened.query_ids
+    refuse_changed(opened)
     return Recaller(opened, open_index(opened))
 
 

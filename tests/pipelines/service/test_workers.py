@@ -1,6 +1,7 @@
 """The supervisor of `--workers N`: a dead worker comes back, one that cannot start is tried seldom, others go on."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -134,6 +135,7 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
     (tmp_path / "good").unlink()
     (killed,) = found - {first, second}
     before = len(service.starts())
+    shutil.rmtree(metrics)  # as what cleans up temporary files may
     os.kill(killed, signal.SIGKILL)
     until(lambda: len(service.starts()) >= before + 3, "it is tried again")
     pauses = [later - earlier for earlier, later in zip(service.starts()[before:], service.starts()[before + 1 :])]  # noqa: B905
@@ -142,6 +144,7 @@ def test_a_killed_worker_comes_back_and_one_that_cannot_start_is_tried_seldom_be
     assert service.pids() == {second}
     (tmp_path / "good").touch()
     until(lambda: len(service.pids()) == 2, "it starts again once it can")
+    assert metrics.is_dir()
     service.stop()
     assert service.process.returncode == 0
     assert not metrics.exists()

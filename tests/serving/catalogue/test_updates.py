@@ -16,7 +16,7 @@ from serving.catalogue.item_columns import checked_attributes
 from serving.catalogue.journal import JournalError, UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
-from serving.errors import RequestError
+from serving.errors import BundleError, RequestError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -87,6 +87,22 @@ def test_the_journal_is_replayed_unless_the_bundle_holds_it(tmp_path: Path) -> N
         live.attach(next_one.catalogue)
         assert best(next_one, 1, 2)[: len(expected)] == expected
         assert ("a" in best(next_one, 1, 70)) == (name == "other")
+
+
+def test_a_bundle_that_holds_later_changes_than_the_journal_is_refused(tmp_path: Path) -> None:
+    """As of a snapshot of the state from before a fold: its next changes would get numbers that the bundle holds."""
+    first = opened(tmp_path / "first")
+    live = worker(tmp_path, first)
+    last = live.delete(["i1"])
+    assert live.journal is not None
+    for held in (last, last + 1):
+        after = opened(tmp_path / f"after {held}", live=LiveInfo(journal=live.journal.identity, items=held))
+        if held == last:
+            live.attach(after.catalogue)
+        else:
+            told = f"after {held}: holds change {held} of a state that ends with change {last}: an older copy of it; "
+            with pytest.raises(BundleError, match=f"{told}put that back by `towers state restore`$"):
+                live.attach(after.catalogue)
 
 
 def test_an_item_that_the_next_bundle_cannot_encode_stays_as_that_has_it(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def test_a_bundle_no_longer_wanted_is_no_longer_refused(versions: Versions, runn
 def test_the_same_name_written_anew_is_opened_anew(versions: Versions, running: ActiveBundles[Opened]) -> None:
     old = running.active
     rewrite(versions.root / "a" / "manifest.json")
-    assert running.check() == "a answers now, after a"
+    assert running.check() == "a answers now, after what had its name"
     assert running.active is not old
     shutil.rmtree(versions.root / "a")
     running.check()
@@ -277,7 +277,7 @@ def test_a_single_bundle_is_opened_and_opened_anew_when_it_is_replaced(versions:
     (versions.root / "aside").rename(bundle)
     running.check()
     rewrite(bundle / "manifest.json")
-    assert running.check() == "c answers now, after c"
+    assert running.check() == "c answers now, after what had its name"
     assert running.refused == {}
 
 

@@ -83,7 +83,7 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
         ("ERROR", "refused"),
         ("INFO", "three answers now, after one"),
         ("ERROR", "refused"),
-        ("INFO", "three answers now, after three"),
+        ("INFO", "three answers now, after what had its name"),
     ]
 
 

@@ -17,6 +17,7 @@ from pipelines.bundles import build_index
 from pipelines.bundles.bulk import recall as command
 from pipelines.errors import DataError
 from serving.bundle.reader import Bundle
+from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -75,6 +76,24 @@ def test_parts_and_batches_change_nothing(bundle: Path, tmp_path: Path, monkeypa
     monkeypatch.setattr(command, "SEARCH_USERS", 2)
     command.run(bundle, 3, tmp_path / "out.parquet")
     check(tmp_path / "out.parquet", ALL, 3)
+
+
+def test_a_bundle_that_takes_the_place_of_the_one_searched_names_no_item(bundle: Path, tmp_path: Path) -> None:
+    searcher = command.open_searcher(bundle)
+    write_world(bundle, item_ids=[f"other{row}" for row in range(ITEMS)], overwrite=True)
+    command.write_all(searcher, 3, tmp_path / "out.parquet")
+    check(tmp_path / "out.parquet", ALL, 3)
+
+
+def test_a_bundle_that_is_replaced_while_it_is_opened_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def replaced(*paths: Path) -> tuple[Bundle, ...]:
+        opened = tuple(map(Bundle.open, paths))
+        write_world(bundle, item_ids=[f"other{row}" for row in range(ITEMS)], overwrite=True)
+        return opened
+
+    monkeypatch.setattr(command, "verify", replaced)
+    with pytest.raises(BundleError, match="another command has replaced it meanwhile"):
+        command.open_searcher(bundle)
 
 
 def test_listed_users_in_their_order_with_unknown_ones(
