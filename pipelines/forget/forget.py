@@ -1,6 +1,6 @@
 """`towers forget`: removes one user from a state directory, bundles and data sets, and says what to train again.
 
-Prints one line per place on stdout, with counts and without ids. The same command finishes what was interrupted.
+Prints a line or two per place on stdout, with counts and without ids. The same command finishes what was interrupted.
 """
 
 import json
@@ -139,7 +139,8 @@ class _Removal:
             publish()
         self._tell(place, counts, f"; {AGAIN}")
         if other_tower(path):
-            print(f"{place}: towers did not export its towers; they may hold the user's id and row")  # noqa: T201
+            why = "not written by `towers export`, so not searched"
+            print(f"{place}: its towers were {why}; they may hold the user's id and row")  # noqa: T201
 
     def from_dataset(self, data: Dataset) -> None:
         was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"

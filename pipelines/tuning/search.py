@@ -192,10 +192,9 @@ class Search:
     def _wishes(self) -> Iterator[Wish]:
         """Yields what to try next, the best first; some of it was tried before."""
         families, done, best = self.families, self.tried(), first_of_families(self.ranked())
-        # Every family's first start, then the second ones, unless the first was refused: so would be the second.
-        refused = {each.family for each in done if each.run.end == "refused" and each.run.reason != REPEAT}
+        # Every family's first start, then the second ones.
         starts = ([(name, START, 0, point) for point in each.starts] for name, each in families.items())
-        yield from (wish for wish in filter(None, chain(*zip_longest(*starts))) if wish[0] not in refused)
+        yield from filter(None, chain(*zip_longest(*starts)))
         for each in done:
             values = families[each.family].settings.get("batch_size")
             if values and each.family not in best and each.run.end == "too slow":

@@ -165,8 +165,16 @@ class FixedSettings:
         if "features" in self.raw:
             every = (start for family in fitting for start in family.starts)
             own = starts(GIVEN, traits, fitting[0].starts[0]["dimension"])
-            fitting = [Family(GIVEN, fitting[0].settings, (*own, *every))]
-        free = [self._free(each, traits) for each in fitting]
+            searched = {name: values for name, values in fitting[0].settings.items() if name in own[0]}
+            fitting = [Family(GIVEN, searched, (*own, *every))]
+        free, reasons = list[Family](), list[ConfigError]()
+        for each in fitting:
+            try:
+                free.append(self._free(each, traits))
+            except ConfigError as error:
+                reasons.append(error)
+        if not free:
+            raise reasons[0]
         if not any(family.settings for family in free):
             raise ConfigError("--config fixes every setting that tune searches; leave some of them out")
         return free
@@ -207,7 +215,7 @@ class FixedSettings:
             others = ({**base, name: each} for name, values in family.settings.items() for each in values)
             base = next((point for point in others if not refusal(point)), base)
             if refusal(base):
-                raise ConfigError(f"--config leaves tune nothing to try: {reason}")
+                raise ConfigError(f"no start of tune fits --config: {reason}")
         free: dict[str, Values] = {}
         points = family.starts
         for name, values in family.settings.items():

@@ -21,7 +21,7 @@ from serving.files.staging import staged
 from serving.search.vector_codes import VectorType
 
 WRITE, READ_BACK = "write", "read back"
-NO_TABLES = {"task", "sampler"}  # keys of a recipe that may be something else
+SECTIONS = ("data", "features", "model", "loss", "train")  # of a recipe, which readers of a bundle look into
 
 
 def write_bundle(
@@ -96,7 +96,7 @@ def write_bundle(
         BundleError: the arguments do not make a readable bundle.
     """
     recipe = lineage.get("config", {})
-    if not isinstance(recipe, dict) or not all(isinstance(recipe[each], dict) for each in recipe.keys() - NO_TABLES):
+    if not isinstance(recipe, Mapping) or not all(isinstance(recipe.get(each, {}), Mapping) for each in SECTIONS):
         raise BundleError(f'lineage: "config" is for a recipe of towers, by sections; name yours otherwise: {recipe!r}')
     with staged(out, overwrite=overwrite, marker=MANIFEST, check=check) as directory:
         directory.mkdir()

@@ -58,11 +58,12 @@ class CatalogueUpdates:
         if self.journal is None:
             return
         held = catalogue.bundle.manifest.live
-        applied = held.items if held is not None and held.journal == self.journal.identity else 0
+        same = held is not None and held.journal == self.journal.identity
+        applied, events = (held.items, held.events) if held is not None and same else (0, 0)
         try:
-            if applied > (last := self.journal.numbers().items):
-                told = f"holds change {applied} of a state that ends with change {last}: an older copy of it"
-                raise BundleError(f"{catalogue.bundle.path}: {told}; put that back by `towers state restore`")
+            if applied > (last := self.journal.numbers()).items or events > last.events:
+                told = f"its last changes are {applied}, {events}, those of this state {last.items}, {last.events}"
+                raise BundleError(f"{catalogue.bundle.path}: {told}: restore it with `towers state restore`")
             # Outside the lock: encoding a long journal must not block changes or the other bundles.
             applied = self._catch_up(catalogue, applied)
         finally:
@@ -119,8 +120,7 @@ class CatalogueUpdates:
             RequestError: an item does not fit, or training learnt nothing about it; names its field.
             JournalError: the journal cannot be written.
         """
-        journal = self._journal()
-        checked = []
+        journal, checked = self._journal(), []
         for place, (item_id, features, attributes) in enumerate(items):
             try:
                 if not item_id:

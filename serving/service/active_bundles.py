@@ -140,8 +140,8 @@ class ActiveBundles(Generic[T]):
         else:
             self._flip(wanted, share, self._active_bundle(wanted["active"]) or active)
         (now, share), canary = self._now, self.canary
-        after = "what had its name" if now["active"].name == active.name else active.name
-        told = [] if now["active"] is active else [f"{now['active'].name} answers now, after {after}"]
+        before_it = "the earlier bundle of that name" if now["active"].name == active.name else active.name
+        told = [] if now["active"] is active else [f"{now['active'].name} answers now, in place of {before_it}"]
         if (canary, share) != (before[0].get("canary"), before[1]):
             told.append(f"canary {canary.name} for {share:.2%} of the users" if canary else "no canary")
         told += [f"refused: {each.reason}" for each in new_refusals(refused, self._refused)]

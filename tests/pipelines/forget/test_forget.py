@@ -160,11 +160,13 @@ def test_a_tower_that_towers_did_not_export_is_named(
     path = tmp_path / "bundle"
     write_world(path, features=[FeatureSpec(name="user", kind="id", dtype="string")])
     forget.run(user, bundles=[path])
-    told = f"{path}: towers did not export its towers; they may hold the user's id and row"
+    told = (
+        f"{path}: its towers were not written by `towers export`, so not searched; they may hold the user's id and row"
+    )
     assert capsys.readouterr().out.splitlines()[-1] == told
     write_world(tmp_path / "other", features=[], lineage={})
     forget.run(user, bundles=[tmp_path / "other"])
-    assert "towers did not export" not in capsys.readouterr().out, "it takes no user"
+    assert "not written by" not in capsys.readouterr().out, "it takes no user"
 
 
 def test_what_was_removed_is_no_bundle_and_what_is_not_published_is_one(tmp_path: Path) -> None:

@@ -19,7 +19,6 @@ from pipelines.tuning.training import Epoch, Run, Share
 from serving.files.disk_full import DiskFullError
 from serving.files.staging import OutputExistsError
 from towers.config.recipe import Config, parse_config
-from towers.errors import ConfigError
 
 TRIALS = 32
 TEMPERATURE, BATCH_SIZE = 0.24, 8192  # where the formula has its best
@@ -267,19 +266,6 @@ def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Pa
     assert ends["graph", "start"] == "too slow"
     assert ends["graph", "larger batch"] == "share"
     assert "graph" in {family_of(config) for config, _, _, before in formula.asked[8:] if before.epochs}
-
-
-def test_of_a_family_whose_first_start_is_refused_no_second_one_is_tried(dataset: Path, tmp_path: Path) -> None:
-    def refuse(config: Config) -> bool:
-        if family_of(config) == "graph":
-            raise ConfigError("train.jit_compile: XLA has no such operation")
-        return False
-
-    rows = searched(Formula(slow=refuse), dataset, tmp_path / "r.toml", trials=8).rows
-    assert [row["reason"] for row in rows if row["family"] == "graph"] == [
-        "train.jit_compile: XLA has no such operation"
-    ]
-    assert sum(row["origin"] == "start" for row in rows) == 5  # of ids and history both
 
 
 def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -> None:

@@ -414,11 +414,31 @@ def test_values_that_the_fixed_settings_refuse_are_neither_searched_nor_start(
 
 def test_settings_that_refuse_every_trial_are_told_before_the_first_one() -> None:
     fixed = FixedSettings(parse_config({"loss": {"name": "sampled_softmax", "matryoshka": [32]}}))
-    with pytest.raises(ConfigError, match=r"^--config leaves tune nothing to try: .*loss\.matryoshka"):
+    with pytest.raises(ConfigError, match=r"^no start of tune fits --config: .*loss\.matryoshka"):
         fixed.families(families(SMALL, (16,)), SMALL)
     for family in fixed.families(families(SMALL, (16, 64, 128)), SMALL):
         assert family.settings["dimension"] == (64, 128)
         assert {start["dimension"] for start in family.starts} == {64}
+
+
+def test_a_family_that_the_fixed_settings_refuse_leaves_the_others() -> None:
+    dense = replace(TRAITS[1], whole_users=True)
+    fixed = FixedSettings(parse_config({"model": {"candidate_dropout": 0.1}}))
+    found = {family.name for family in fixed.families(families(dense, (64,)), dense)}
+    assert found == {family.name for family in families(dense, (64,))} - {USERS}
+
+
+def test_fixed_features_of_whole_users_leave_what_does_not_depend_on_them() -> None:
+    given = {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}}
+    fixed = FixedSettings(parse_config({"features": given, "loss": {"name": "full_softmax", "per_user": True}}))
+    (family,) = fixed.families(families(TRAITS[1], (64,)), TRAITS[1])
+    assert not {"neighbours", "cooccurrence"} & family.settings.keys() and "learning_rate" in family.settings
+    for start in family.starts:
+        config = parse_config(fixed.sections(family.name, start, TRAITS[1]))
+        assert (config.features.query, config.optimizer.name) == (
+            parse_config({"features": given}).features.query,
+            "adagrad",
+        )
 
 
 def test_no_setting_is_named_as_an_origin() -> None:

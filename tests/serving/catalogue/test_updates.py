@@ -93,15 +93,17 @@ def test_a_bundle_that_holds_later_changes_than_the_journal_is_refused(tmp_path:
     """As of a snapshot of the state from before a fold: its next changes would get numbers that the bundle holds."""
     first = opened(tmp_path / "first")
     live = worker(tmp_path, first)
-    last = live.delete(["i1"])
-    assert live.journal is not None
-    for held in (last, last + 1):
-        after = opened(tmp_path / f"after {held}", live=LiveInfo(journal=live.journal.identity, items=held))
-        if held == last:
+    live.delete(["i1"])
+    live.add_events([UserEvent("e", "u1", "i2", 5), UserEvent("f", "u1", "i3", 6)])
+    assert live.journal is not None and live.journal.numbers()[:2] == (1, 2)
+    for items, events in ((1, 2), (2, 2), (1, 3)):
+        info = LiveInfo(journal=live.journal.identity, items=items, events=events)
+        after = opened(tmp_path / f"{items} {events}", live=info)
+        if (items, events) == (1, 2):
             live.attach(after.catalogue)
         else:
-            told = f"after {held}: holds change {held} of a state that ends with change {last}: an older copy of it; "
-            with pytest.raises(BundleError, match=f"{told}put that back by `towers state restore`$"):
+            told = f"{items} {events}: its last changes are {items}, {events}, those of this state 1, 2: "
+            with pytest.raises(BundleError, match=f"{told}restore it with `towers state restore`$"):
                 live.attach(after.catalogue)
 
 

@@ -88,7 +88,7 @@ def test_what_is_activated_answers_after_the_next_check(
     assert running.check() is None
     versions.activate("b")
     assert running.pick("u").name == "a"
-    assert running.check() == "b answers now, after a"
+    assert running.check() == "b answers now, in place of a"
     assert (running.pick("u").name, running.pick(None).name, running.active.opened.name) == ("b", "b", "b")
     versions.rollback()
     running.check()
@@ -125,7 +125,7 @@ def test_a_refused_bundle_is_tried_again_when_it_or_active_json_is_written_anew(
     (versions.root / "b" / "bad").unlink()
     assert running.check() is None
     rewrite(versions.root / what)
-    assert running.check() == "b answers now, after a"
+    assert running.check() == "b answers now, in place of a"
     assert opener.calls == ["a", "b", "b", "b"] and running.refused == {}
 
 
@@ -173,7 +173,7 @@ def test_a_bundle_no_longer_wanted_is_no_longer_refused(versions: Versions, runn
 def test_the_same_name_written_anew_is_opened_anew(versions: Versions, running: ActiveBundles[Opened]) -> None:
     old = running.active
     rewrite(versions.root / "a" / "manifest.json")
-    assert running.check() == "a answers now, after what had its name"
+    assert running.check() == "a answers now, in place of the earlier bundle of that name"
     assert running.active is not old
     shutil.rmtree(versions.root / "a")
     running.check()
@@ -252,7 +252,7 @@ def test_a_start_falls_back_to_the_newest_bundle_before_that_opens(versions: Ver
     assert running.check() is None
     (versions.root / "c" / "bad").unlink()
     versions.activate("c")
-    assert running.check() == "c answers now, after a" and running.refused == {}
+    assert running.check() == "c answers now, in place of a" and running.refused == {}
 
 
 def test_a_start_follows_no_link_to_an_earlier_bundle(versions: Versions, opener: Opener, tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_single_bundle_is_opened_and_opened_anew_when_it_is_replaced(versions:
     (versions.root / "aside").rename(bundle)
     running.check()
     rewrite(bundle / "manifest.json")
-    assert running.check() == "c answers now, after what had its name"
+    assert running.check() == "c answers now, in place of the earlier bundle of that name"
     assert running.refused == {}
 
 
@@ -329,7 +329,7 @@ def test_a_canary_that_becomes_active_is_not_opened_twice(
     running.check()
     canary = running.canary
     versions.activate("b")
-    assert running.check() == "b answers now, after a; no canary"
+    assert running.check() == "b answers now, in place of a; no canary"
     assert running.active is canary and opener.calls == ["a", "b"]
 
 

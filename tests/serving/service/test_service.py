@@ -81,9 +81,9 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
     told = [each for each in told if each[0] != "WARNING"]  # of bundles without an index
     assert told == [
         ("ERROR", "refused"),
-        ("INFO", "three answers now, after one"),
+        ("INFO", "three answers now, in place of one"),
         ("ERROR", "refused"),
-        ("INFO", "three answers now, after what had its name"),
+        ("INFO", "three answers now, in place of the earlier bundle of that name"),
     ]
 
 
