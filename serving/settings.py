@@ -7,6 +7,7 @@ docs/service/settings.md explains each setting.
 import hashlib
 import os
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -134,11 +135,16 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         """Arguments first, then the environment, then the file."""
-        config = init_settings().get("config") or os.environ.get(f"{PREFIX}CONFIG", "").strip()
+        config = named_file(init_settings())
         if not config:
             return init_settings, env_settings
         # Not the library's own TOML source, which treats a missing file as an empty one.
         return init_settings, env_settings, InitSettingsSource(settings_cls, file_content(Path(config)))
+
+
+def named_file(given: Mapping[str, Any]) -> Path | str | None:
+    """The settings file that the arguments name, else the environment; "" or None for none."""
+    return given.get("config") or os.environ.get(f"{PREFIX}CONFIG", "").strip()
 
 
 def file_content(config: Path) -> dict[str, Any]:

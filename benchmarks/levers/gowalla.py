@@ -18,8 +18,8 @@ from benchmarks.levers.changes import rows_of, write_result
 RECIPE, PAGE = Path("towers") / "recipes" / "gowalla.toml", DOCS / "model" / "encoders.md"
 NAME, METRIC = "gowalla", "recall@20"
 
-# Without the contrast, which would tell ids alone what is taken together.
 SHORT = ("data.refit=false", "train.epochs=5")
+# Without the contrast, which would tell ids alone what is taken together.
 BASE = (*SHORT, "contrast=")
 CANDIDATE, QUERY = "features.candidate.nearby=", "features.query.history.cooccurrence=0"
 IDS, HOP, BOTH = "ids alone", "one hop of the graph, without co-occurrence", "the recipe, without its contrast"

@@ -6,8 +6,8 @@ from pipelines.evaluation.report_table import TITLES, interval
 ROLLING_MODELS = {"recipe": "the recipe with its prior", "user features": "user features, without the recipe's prior"}
 BALANCED = "balanced popularity"
 ROLLING_TITLES = TITLES | {BALANCED: "popularity that counts users alike"}
-COLD_START_SETS = {"world": "Three synthetic worlds", "ml-100k": "MovieLens-100k, five cut-offs"}
 ROLLING_BASELINES = ("popularity", BALANCED, "popularity_recent", "item_knn", "ease")
+COLD_START_SETS = {"world": "Three synthetic worlds", "ml-100k": "MovieLens-100k, five cut-offs"}
 
 
 def ml_100k(result: Result) -> Rows:

@@ -34,7 +34,7 @@ from serving.files.database_url import is_database_url
 from serving.http.api_keys import KeysError, read_keys
 from serving.http.app import create_app  # Imported first: it sets what NumPy reads at import.
 from serving.service.mirror import Mirror
-from serving.settings import ENDED, PREFIX, Settings, file_content
+from serving.settings import ENDED, PREFIX, Settings, file_content, named_file
 from serving.telemetry.logs import SERVICE, log_config
 
 log = logging.getLogger(SERVICE)
@@ -201,7 +201,7 @@ def read_settings(**given: Any) -> Settings:
     Raises:
         DataError: names the option, variable or key, its value and the rule.
     """
-    config = given.get("config") or os.environ.get(f"{PREFIX}CONFIG", "").strip()
+    config = named_file(given)
     try:
         in_file = file_content(Path(config)) if config else {}
     except OSError as error:

@@ -213,9 +213,10 @@ class FixedSettings:
         base = {**family.starts[0], **({"neighbours": 1.0} if "neighbours" in family.settings else {})}
         if reason := refusal(base):  # most often one value is at fault
             others = ({**base, name: each} for name, values in family.settings.items() for each in values)
-            base = next((point for point in others if not refusal(point)), base)
-            if refusal(base):
+            changed = next((point for point in others if not refusal(point)), None)
+            if changed is None:
                 raise ConfigError(f"no start of tune fits --config: {reason}")
+            base = changed
         free: dict[str, Values] = {}
         points = family.starts
         for name, values in family.settings.items():

@@ -64,4 +64,4 @@ def table(recaller: Recaller, users: pl.Series, k: int) -> pl.DataFrame:
 
 @lru_cache(maxsize=1)
 def _searcher(bundle: Path, _manifest: str) -> Recaller:
-    return recall.open_searcher(bundle)
+    return recall.open_searcher(bundle, all_users=False)

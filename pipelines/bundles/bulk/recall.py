@@ -77,8 +77,12 @@ def run(
     return write_all(open_searcher(bundle), k, out, users=users, shard=part, overwrite=overwrite)
 
 
-def open_searcher(bundle: Path) -> Recaller:
+def open_searcher(bundle: Path, *, all_users: bool = True) -> Recaller:
     """Opens a bundle for recall, after a check of every file.
+
+    Args:
+        bundle: the bundle directory.
+        all_users: whether the column of its users' ids is needed, too, which takes memory.
 
     Raises:
         BundleError: the bundle is damaged.
@@ -90,7 +94,7 @@ def open_searcher(bundle: Path) -> Recaller:
     if warning := missing_index(opened):
         say(f"warning: {warning}")
     # The ids are read now, while they are those of the vectors: another bundle may lie here when the search ends.
-    _ = opened.item_ids, opened.query_ids
+    _ = opened.item_ids, all_users and opened.query_ids
     refuse_changed(opened)
     return Recaller(opened, open_index(opened))
 

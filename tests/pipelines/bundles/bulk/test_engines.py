@@ -27,6 +27,7 @@ def small(tmp_path: Path) -> Path:
 def test_a_bundle_is_opened_once_and_again_when_it_is_another(small: Path) -> None:
     first = engines.searcher(small)
     assert engines.searcher(small) is first
+    assert "query_ids" not in vars(first.bundle), "the ids of all users stay on disk in each process"
     write_world(small, overwrite=True, model_version="world-2")
     assert engines.searcher(small).bundle.manifest.model_version == "world-2"
 
