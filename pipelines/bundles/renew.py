@@ -17,7 +17,7 @@ from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, item_coun
 from pipelines.errors import DataError
 from pipelines.ingest.columns.ids import IdForm, IdForms
 from pipelines.ingest.events import PHASE as EVENTS
-from pipelines.ingest.events import read_events, warn_of_future
+from pipelines.ingest.events import read_events, warn_of_clocks
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
@@ -90,7 +90,7 @@ def _made(
         source = open_source(path, None, None, format, config, copies, skip=False)
         # Newer events may be few, so none of them need be of a type that training had.
         table = read_events(source, config, None, rejects, IdForms(IdForm), remedy=remedy, every_type=False)
-    warn_of_future(table)
+    warn_of_clocks(table)
     # Repeated pairs are treated as in training; minimum counts do not apply here.
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     time, unit = (table.time, table.time_unit) if table.time_unit in TICKS_PER_S else (None, None)

@@ -62,6 +62,8 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
     dataset, wanted = Dataset.open(place), summary["dataset"]
     if (found := dataset.manifest.fingerprint) != wanted:
         reason = "it was prepared again since, or is another one"
+        if wanted in dataset.manifest.before_forget:
+            reason = "a user was forgotten in it since; train again"
         raise DataError(f"{place}: fingerprint {found[:12]}, but {run} was trained on {wanted[:12]}; {reason}")
     refuse_changes(dataset)
     config = load_config(run / "config.toml")

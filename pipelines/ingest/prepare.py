@@ -26,7 +26,7 @@ from pipelines.ingest.columns.attributes import read_attributes, refuse_unknown_
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.events import PHASE as EVENTS
-from pipelines.ingest.events import read_events, warn_of_future
+from pipelines.ingest.events import read_events, warn_of_clocks
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.column_names import event_roles, id_column, without_times
 from pipelines.ingest.formats.copies import local_copies
@@ -117,7 +117,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         advance(1)
     del train, number
     if split.timed:  # else the times are not kept
-        warn_of_future(table)
+        warn_of_clocks(table)
     staging.mkdir()
     item_rows.write_parquet(staging / "items.parquet")
     user_rows.drop("train_count").write_parquet(staging / "users.parquet")

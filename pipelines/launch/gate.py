@@ -28,6 +28,8 @@ from serving.recall.recaller import Recaller
 
 JUDGE = "judge"
 MODEL = (f"{QUERY_TOWER}/", f"{CANDIDATE_TOWER}/", QUERY_VECTORS)
+# TensorFlow writes them in another order each time, also when `towers forget` saves the same tower of two bundles.
+GRAPH = ("/saved_model.pb", "/fingerprint.pb")
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,10 @@ def require(rules: Path, root: Path) -> None:
 
 
 def model_of(manifest: Manifest) -> dict[str, str]:
-    """The digests of what training made: the towers, and the vectors of the users."""
-    return {name: info.sha256 for name, info in manifest.files.items() if name.startswith(MODEL)}
+    """What training made: the digests of the towers' weights and vocabularies and of the users' vectors, and their
+    width, to which `towers export` may have cut them."""
+    files = {name: info.sha256 for name, info in manifest.files.items() if name.startswith(MODEL)}
+    return {name: each for name, each in files.items() if not name.endswith(GRAPH)} | {"": str(manifest.dimension)}
 
 
 def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: Opened | None) -> Rules:

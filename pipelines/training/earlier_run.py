@@ -126,7 +126,8 @@ class EarlierRun:
             earlier = Dataset.open(path)
         except DataError as error:
             raise DataError(f"--warm-from {self.path}: its data set tells what it was trained on; {error}") from None
-        if earlier.manifest.fingerprint != self.summary["dataset"]:
+        # Of a user forgotten since then it cannot tell; a file of events that still has them brings them back.
+        if self.summary["dataset"] not in earlier.manifest.fingerprints:
             raise DataError(
                 f"--warm-from {self.path}: {earlier.path} is no longer the data set that it was trained on, so nothing "
                 "tells whether it saw the events held out here"

@@ -62,8 +62,8 @@ class CatalogueUpdates:
         applied, events = (held.items, held.events) if held is not None and same else (0, 0)
         try:
             if applied > (last := self.journal.numbers()).items or events > last.events:
-                told = f"its last changes are {applied}, {events}, those of this state {last.items}, {last.events}"
-                raise BundleError(f"{catalogue.bundle.path}: {told}: restore it with `towers state restore`")
+                told = f"it holds item change {applied}, event {events}; this state ends at {last.items}, {last.events}"
+                raise BundleError(f"{catalogue.bundle.path}: {told}: restore a later one with `towers state restore`")
             # Outside the lock: encoding a long journal must not block changes or the other bundles.
             applied = self._catch_up(catalogue, applied)
         finally:

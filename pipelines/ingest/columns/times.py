@@ -169,10 +169,21 @@ def told_of_future(times: Int64s, unit: str | None) -> str:
     if unit not in TICKS_PER_S:
         return ""
     late = int(np.count_nonzero(times > (clock() + DAY_S) * TICKS_PER_S[unit]))
-    if not late:
+    return f"{amount(late, 'events')} later than now, the latest of {_moment(times.max(), unit)}" if late else ""
+
+
+def told_of_past(times: Int64s, unit: str | None) -> str:
+    """Tells how many times are before 1990 if most are later, or returns an empty text."""
+    if unit not in TICKS_PER_S:
         return ""
-    latest = np.datetime64(int(times.max()) // TICKS_PER_S[unit], "s")  # a `datetime` ends in 9999
-    return f"{amount(late, 'events')} later than now, the latest of {str(latest).replace('T', ' ')}"
+    early = int(np.count_nonzero(times < LOGGED[0] * TICKS_PER_S[unit]))
+    few = 0 < early < len(times) / 2
+    return f"{amount(early, 'events')} earlier than 1990, the earliest of {_moment(times.min(), unit)}" if few else ""
+
+
+def _moment(time: np.int64, unit: str) -> str:
+    seconds = np.datetime64(int(time) // TICKS_PER_S[unit], "s")  # a `datetime` ends in 9999
+    return str(seconds).replace("T", " ")
 
 
 def _are_dates(texts: pl.Series, zone: str) -> bool:

@@ -10,11 +10,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from pipelines.console import amount, next_step, phases, say
+from pipelines.console import next_step, phases, say
 from pipelines.errors import DataError, GateError
-from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day, all_days, day_that_answers
+from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day
+from pipelines.launch.daily.days import remove_old, today
 from pipelines.launch.daily.settings import Loop
-from serving.errors import BundleError
+from serving.files.disk_full import DiskFullError
 from serving.files.lock import exclusive
 from serving.files.staging import staged
 
@@ -41,7 +42,7 @@ def run(config: Path) -> dict[str, Any]:
     place = loop.settings.shown_store or loop.settings.root
     with exclusive(loop.settings.work, f"{loop.settings.work}: another `towers daily` is at work here; wait for it"):
         loop.settings.root.mkdir(parents=True, exist_ok=True)
-        day = Day.open(loop)
+        day = today(loop)
         # Also after a rollback, which holds until there are new events.
         ended = (day.summary.get("outcome"), day.summary.get("store"))
         if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir():
@@ -87,12 +88,17 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         "store": day.loop.settings.shown_store,
         "seconds": {**day.summary.get("seconds", {}), **seconds},
         # The failure may lie in the files that say which days are old.
-        "removed": [] if outcome == FAILED else _retain(day.loop, day),
+        "removed": [] if outcome == FAILED else remove_old(day.loop, day),
         **more,
     }
     text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
-    with staged(day.folder / SUMMARY, overwrite=True) as half:
-        half.write_text(text, encoding="utf-8")
+    try:
+        with staged(day.folder / SUMMARY, overwrite=True) as half:
+            half.write_text(text, encoding="utf-8")
+    except (OSError, DiskFullError) as error:
+        if outcome == ACTIVATED:
+            raise
+        say(f"warning: {error}")  # the error of the step is the one to tell
     say(f"{day.name}: {outcome}; {day.folder / SUMMARY}")
     if command := day.loop.settings.notify:
         try:
@@ -101,26 +107,3 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
             # A failed notification does not change how the day ended.
             say(f"warning: notify: {error}")
     return summary
-
-
-def _retain(loop: Loop, today: Day) -> list[str]:
-    """Removes all but the newest days; returns their names. What answers, or answered before, stays."""
-    kept, removed = {today.name}, []
-    try:
-        # An operator may have chosen another one in the store since this day began.
-        loop.follow()
-        if (now := loop.choice) is not None:
-            kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
-        days = all_days(loop)
-        # The next one starts from it, also where a bundle of its model with another name answers.
-        if start := day_that_answers(loop, days):
-            kept.add(start)
-        for day in days[: -loop.settings.keep]:
-            if day.name not in kept:
-                day.remove()
-                removed.append(day.name)
-    except BundleError as error:
-        say(f"warning: old days stay: {error}")
-    if removed:
-        say(f"removed {amount(len(removed), 'days')}: {', '.join(removed)}")
-    return removed

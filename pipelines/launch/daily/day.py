@@ -6,9 +6,7 @@ without one, and a finished day does nothing.
 
 import json
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +14,7 @@ from typing import Any, NamedTuple
 from pipelines.bundles import activate, build_index, export, publish
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.console import say
+from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST as DATASET
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation import report
@@ -28,14 +27,12 @@ from pipelines.training import train
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import MANIFEST, read_manifest
 from serving.bundle.versions import CANDIDATE, Versions
-from serving.errors import BundleError
-from serving.files.staging import remove, staged
+from serving.files.staging import remove
 from serving.service.store import Store
 from towers.errors import ConfigError
 
-PLAN, SUMMARY = "plan.json", "summary.json"
+SUMMARY = "summary.json"
 ACTIVATED, REFUSED, FAILED = "activated", "refused", "failed"
-KEY_DIGITS = 8
 KEYS = "`towers daily` has no options: format and on_bad_rows are keys of its settings, data.* of its recipe"
 
 
@@ -63,24 +60,6 @@ class Day:
     started: str
     warm_from: str | None
 
-    @classmethod
-    def open(cls, loop: Loop) -> "Day":
-        """Finds the day of these inputs and this recipe, or begins it."""
-        key = loop.key()
-        known = all_days(loop)
-        for day in known:
-            if day.name.endswith(f"-{key[:KEY_DIGITS]}"):
-                return day
-        now = datetime.now(UTC)
-        # Not the newest: after a rollback its model is a bad start, too.
-        before = day_that_answers(loop, known) if loop.settings.warm else None
-        day = cls(loop, f"{now:%Y-%m-%d}-{key[:KEY_DIGITS]}", now.isoformat(), before)
-        day.folder.mkdir(parents=True, exist_ok=True)
-        with staged(day.folder / PLAN, overwrite=True) as half:
-            plan = {"started": day.started, "warm_from": day.warm_from, "key": key}
-            half.write_text(json.dumps(plan) + "\n", encoding="utf-8")
-        return day
-
     @property
     def folder(self) -> Path:
         """Holds its data set, run, report and summary."""
@@ -97,6 +76,11 @@ class Day:
         return self.loop.settings.root / self.name
 
     @property
+    def has_run(self) -> bool:
+        """Whether its training has begun, so that its start no longer changes."""
+        return self.bundle.is_dir() or any((self.folder / name).exists() for name in ("run", ".run.unfinished"))
+
+    @property
     def summary(self) -> dict[str, Any]:
         """What it ended with last; empty if it has not ended yet."""
         file = self.folder / SUMMARY
@@ -111,8 +95,8 @@ class Day:
             upload = [Step("upload", done, partial(publish.publish, self.bundle, url))]
         return (
             Step("prepare", (folder / "dataset" / DATASET).is_file, self._prepare),
-            Step("train", (folder / "run" / train.SUMMARY).is_file, self._train),
-            Step("export", lambda: published() or (self.candidate / MANIFEST).is_file(), self._export),
+            Step("train", self._trained, self._train),
+            Step("export", self._exported, self._export),
             Step("index", lambda: published() or read_manifest(self.candidate).index is not None, self._index),
             Step("report", self._reported, self._report),
             # Until it answers: meanwhile another bundle may have become active, or the rules have changed.
@@ -158,7 +142,8 @@ class Day:
     def _train(self) -> object:
         before = None if self.warm_from is None else self.loop.settings.work / self.warm_from / "run"
         try:
-            return train.run(self.loop.recipe, self.folder / "dataset", self.folder / "run", warm_from=before)
+            data, out = self.folder / "dataset", self.folder / "run"
+            return train.run(self.loop.recipe, data, out, overwrite=True, warm_from=before)
         except (ConfigError, DataError) as error:
             # `--fresh` discards a training that cannot resume, such as one whose checkpoints are all damaged.
             cold = str(error).startswith("--warm-from")
@@ -167,6 +152,17 @@ class Day:
             fresh = f"`towers daily` has no --fresh: remove {self.folder / '.run.unfinished'}"
             raise DataError(f"{error}; {'with warm = false the day starts cold' if cold else fresh}") from None
 
+    def _trained(self) -> bool:
+        """Whether there is a run of the data set as it is, which `towers forget` may have changed, or its bundle."""
+        file = self.folder / "run" / train.SUMMARY
+        if self._exported() or not file.is_file():
+            return self._exported()
+        dataset = Dataset.open(self.folder / "dataset").manifest
+        return bool(json.loads(file.read_text(encoding="utf-8"))["dataset"] == dataset.fingerprint)
+
+    def _exported(self) -> bool:
+        return self.bundle.is_dir() or (self.candidate / MANIFEST).is_file()
+
     def _export(self) -> object:
         return export.run(self.folder / "run", self.candidate, vectors=self.loop.settings.vectors)
 
@@ -174,7 +170,7 @@ class Day:
         return build_index.run(self.candidate)
 
     def _report(self) -> object:
-        return report.run(self.candidate, self.folder / "dataset", self.folder / "report", overwrite=True)
+        return report.run(self._judged, self.folder / "dataset", self.folder / "report", overwrite=True)
 
     def _reported(self) -> bool:
         """Whether there is a report, of the candidate as it is: `towers forget` may have changed it."""
@@ -219,32 +215,3 @@ class Day:
 
     def _activate(self) -> object:
         return activate.activate(self.loop.settings.store or self.loop.settings.root, self.name)
-
-
-def day_that_answers(loop: Loop, days: list[Day]) -> str | None:
-    """The name of the day whose model answers, from its own bundle or one with a renewed prior or with folded items."""
-    if (active := loop.active) is None or active in {day.name for day in days}:
-        return active
-    # If that one cannot be read, it ends here what the gate would end after hours of training.
-    model = gate.model_of(read_manifest(loop.settings.root / active))
-    for day in days:
-        with suppress(BundleError):  # one that cannot be read, of another release perhaps, is no reason to end this day
-            if gate.model_of(read_manifest(day.bundle)) == model:
-                return day.name
-    return None
-
-
-def all_days(loop: Loop) -> list[Day]:
-    """The days of a loop, in the order in which they began.
-
-    Raises:
-        DataError: the plan of one cannot be read.
-    """
-    found = []
-    for file in loop.settings.work.glob(f"*/{PLAN}"):
-        try:
-            plan = json.loads(file.read_text(encoding="utf-8"))
-            found.append(Day(loop, file.parent.name, plan["started"], plan["warm_from"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise DataError(f"{file}: damaged ({error}); remove {file.parent}") from None
-    return sorted(found, key=lambda day: day.started)

@@ -114,19 +114,21 @@ class Loop:
     def follow(self) -> None:
         """Copies `active.json` of the store to the root, where the steps, and a gate of the root, look for it.
 
+        Warns if the root does not have the bundle that answers.
+
         Raises:
             BundleError: the store cannot be read, or its `active.json` is damaged.
         """
         content = self.stored_active()
-        if content is None:
-            return
-        parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
-        with staged(self.settings.root / ACTIVE, overwrite=True) as half:
-            half.write_bytes(content)
+        if content is not None:
+            parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
+            with staged(self.settings.root / ACTIVE, overwrite=True) as half:
+                half.write_bytes(content)
         if self.active is None and self.choice is not None:
+            place = "" if content is None else f" answers in {self.settings.shown_store} and"
             say(
-                f"warning: {self.choice.active} answers in {self.settings.shown_store} and is not in "
-                f"{self.settings.root}: the bundle of today is judged without it"
+                f"warning: {self.choice.active}{place} is not in {self.settings.root}: the bundle of today is judged "
+                "without it and trained from scratch"
             )
 
     def stored_active(self) -> bytes | None:

@@ -23,6 +23,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.vocabulary import as_strings
 from pipelines.errors import DataError
 from pipelines.evaluation import report
+from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
 from pipelines.training import check, stage, train
 from serving.bundle.reader import Bundle
@@ -344,6 +345,11 @@ def test_a_run_that_was_moved_alone_is_told_where_its_data_set_is(world: Path, e
     )
     with pytest.raises(DataError, match=other):
         export.run(tmp_path / "run", tmp_path / "other", dataset_path=world / "dataset")
+    shutil.copytree(world / "dataset", tmp_path / "dataset")
+    forget_in_dataset(tmp_path / "dataset", Dataset.open(world / "dataset").users["user_id"][0], dry_run=False)
+    (tmp_path / "run" / "summary.json").write_text(json.dumps(summary))
+    with pytest.raises(DataError, match=r"run was trained on .*; a user was forgotten in it since; train again$"):
+        export.run(tmp_path / "run", tmp_path / "other", dataset_path=tmp_path / "dataset")
 
 
 MISFITS = [

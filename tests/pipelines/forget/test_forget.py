@@ -15,8 +15,9 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
+from pipelines.launch.gate import model_of
 from serving.bundle.encoder import Encoder
-from serving.bundle.manifest import FeatureSpec
+from serving.bundle.manifest import FeatureSpec, read_manifest
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Impression, UserEvent
@@ -82,6 +83,14 @@ def test_a_user_leaves_no_trace_in_a_bundle_and_its_towers(tmp_path: Path) -> No
     rows = [1 + lines.index(user) for user in gone]
     assert then[rows].any(axis=1).all() and not now[rows].any()
     assert np.array_equal(np.delete(now, rows, axis=0), np.delete(then, rows, axis=0))
+    # Another bundle of the same model, with other popular items, forgets the same users, in another order.
+    other = tmp_path / "other"
+    shutil.copytree(GOLDEN / "bundle", other)
+    for user in reversed(gone):
+        forget_in_bundle(other, user, dry_run=False)
+    assert model_of(read_manifest(other)) == model_of(after.manifest) != model_of(before.manifest)
+    cut = after.manifest.model_copy(update={"dimension": 1})
+    assert model_of(cut) != model_of(after.manifest)
 
 
 def test_the_types_of_the_other_users_events_stay_with_them(tmp_path: Path) -> None:

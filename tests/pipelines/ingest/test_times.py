@@ -321,6 +321,19 @@ def test_events_later_than_now_are_told(tmp_path: Path, ticks: int, capsys: pyte
     assert "warning" not in capsys.readouterr().err
 
 
+def test_a_few_events_from_before_the_logs_of_our_days_are_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """178714 is what a file that was cut short left of 1787140800."""
+    times_of(tmp_path, [SECOND, 178_714, 0, SECOND + 1, SECOND + 2])
+    told = "warning: 2 events earlier than 1990, the earliest of 1970-01-01 00:00:00: from a clock that was not set, "
+    assert told in capsys.readouterr().err
+    first = 631_152_000  # 1990-01-01
+    for times in ([SECOND, first, first + 1], [SECOND, 0], [5, 0, 90_000]):  # of our days; as many; a clock of its own
+        times_of(tmp_path, times)
+        assert "warning" not in capsys.readouterr().err
+
+
 def test_times_before_all_dates_of_datetime_are_kept_and_later_ones_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

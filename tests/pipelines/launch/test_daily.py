@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,11 +15,15 @@ import pytest
 
 from pipelines.bundles.blessing import valid_blessing
 from pipelines.cli import app
+from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
+from pipelines.evaluation import report
 from pipelines.evaluation.report_json import REPORT
 from pipelines.forget.bundle import forget_in_bundle
-from pipelines.launch.daily import daily
-from pipelines.launch.daily.day import ACTIVATED, PLAN, SUMMARY, Day, all_days
+from pipelines.forget.dataset import forget_in_dataset
+from pipelines.launch.daily import daily, days
+from pipelines.launch.daily.day import ACTIVATED, SUMMARY, Day, Step
+from pipelines.launch.daily.days import PLAN, all_days
 from pipelines.launch.daily.settings import Loop
 from pipelines.launch.rules import read_rules
 from serving.bundle.active import Active
@@ -26,6 +32,7 @@ from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
+from serving.files.disk_full import DiskFullError
 from serving.files.lock import BusyError, exclusive
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
@@ -259,17 +266,17 @@ def loop(tmp_path: Path) -> Loop:
 
 
 def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
-    day = Day.open(loop)
-    assert Day.open(loop) == day
+    day = days.today(loop)
+    assert days.today(loop) == day
     write_day(tmp_path, 2, alike=True)
-    assert Day.open(loop).name != day.name
+    assert days.today(loop).name != day.name
     (tmp_path / "events" / "2.csv").unlink()
-    assert Day.open(loop) == day
+    assert days.today(loop) == day
     (tmp_path / "recipe.toml").write_text(RECIPE.replace("epochs = 6", "epochs = 7"))
-    assert Day.open(Loop.read(tmp_path / "daily.toml")).name != day.name
+    assert days.today(Loop.read(tmp_path / "daily.toml")).name != day.name
     (tmp_path / "recipe.toml").write_text(RECIPE)
     (tmp_path / "gate.toml").write_text(RULES.replace("0.22", "0.3"))
-    assert Day.open(Loop.read(tmp_path / "daily.toml")).name == day.name
+    assert days.today(Loop.read(tmp_path / "daily.toml")).name == day.name
 
 
 def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -> None:
@@ -290,7 +297,7 @@ def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -
 def test_a_finished_day_says_what_answers_where_services_look(
     loop: Loop, tmp_path: Path, store: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    day, place, url = Day.open(loop), tmp_path / "bundles", None
+    day, place, url = days.today(loop), tmp_path / "bundles", None
     if store:
         pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
         place = tmp_path / "store"
@@ -347,7 +354,7 @@ def test_a_day_starts_from_the_one_whose_bundle_answers(
     plan(tmp_path, "2026-11-05-b", "2026-11-05T03:30", "refused")
     if answers is not None:
         (loop.settings.root / "active.json").write_text(Active(active=answers).model_dump_json())
-    assert Day.open(Loop.read(write_settings(tmp_path, settings))).warm_from == expected
+    assert days.today(Loop.read(write_settings(tmp_path, settings))).warm_from == expected
 
 
 def test_a_day_starts_from_the_one_whose_model_answers_from_a_renewed_bundle(loop: Loop, tmp_path: Path) -> None:
@@ -365,7 +372,34 @@ def test_a_day_starts_from_the_one_whose_model_answers_from_a_renewed_bundle(loo
     for number, (active, expected) in enumerate((("today", "2026-11-01-a"), ("by-hand", None))):
         (loop.settings.root / "active.json").write_text(Active(active=active).model_dump_json())
         write_day(tmp_path, 2 + number, alike=True)
-        assert Day.open(loop).warm_from == expected
+        assert days.today(loop).warm_from == expected
+
+
+def test_a_day_interrupted_before_its_training_starts_from_the_model_that_answers_now(
+    loop: Loop, tmp_path: Path
+) -> None:
+    """An operator may have rolled back since; a training that has begun goes on from its start."""
+    bad, good = "2026-11-03-c", "2026-11-01-a"
+    for name in (good, bad):
+        plan(tmp_path, name, f"{name[:10]}T03:30")
+    choose(loop.settings.root, bad, good)
+    begun = days.today(loop)
+    assert begun.warm_from == bad
+    choose(loop.settings.root, good)
+    day = days.today(loop)
+    assert day == replace(begun, warm_from=good) == all_days(loop)[-1]
+    (day.folder / ".run.unfinished").mkdir()
+    choose(loop.settings.root, bad, good)
+    assert days.today(loop) == day
+
+
+def test_a_bundle_that_answers_and_is_gone_is_told(
+    loop: Loop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    choose(loop.settings.root, "gone")
+    loop.follow()
+    told = f"gone is not in {loop.settings.root}: the bundle of today is judged without it and trained from scratch"
+    assert capsys.readouterr().err == f"warning: {told}\n"
 
 
 def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path: Path) -> None:
@@ -377,7 +411,7 @@ def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path
 
 def test_a_training_that_cannot_resume_is_told_with_what_to_remove(loop: Loop, tmp_path: Path) -> None:
     write_day(tmp_path, 1, alike=True)
-    prepare, training, *_ = (day := Day.open(loop)).steps()
+    prepare, training, *_ = (day := days.today(loop)).steps()
     prepare.make()
     (day.folder / ".run.unfinished").mkdir()
     (day.folder / ".run.unfinished" / "key").write_text("another")
@@ -403,11 +437,22 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     (tmp_path / "bundles" / "active.json").write_text(active.model_dump_json())
     today = next(day for day in all_days(loop) if day.name == names[4])
     # Two are kept; the second is what a rollback goes to.
-    assert daily._retain(loop, today) == [names[0], names[2]]
+    assert days.remove_old(loop, today) == [names[0], names[2]]
     left = {path.name for path in (tmp_path / "bundles").iterdir()} - {"active.json"}
     stays = ("{}", "{}.blessing.json", "..{}.candidate.00000000.1.partial", ".{}.00000000.1.partial")
     assert left == {each.format(name) for name in (names[1], *names[3:]) for each in stays}
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
+
+
+def test_days_that_made_no_bundle_take_no_place_of_those_that_did(loop: Loop, tmp_path: Path) -> None:
+    names = [f"2026-11-0{day}-{'gfedcba'[day]}" for day in range(1, 7)]
+    for name in names:
+        plan(tmp_path, name, f"{name[:10]}T03:30", None)
+    for name in names[3:]:
+        (tmp_path / "bundles" / name).rmdir()
+    choose(loop.settings.root, names[2], names[1])
+    # Of six days the last three failed. Two are kept, and two with a bundle.
+    assert days.remove_old(loop, all_days(loop)[-1]) == [names[0], names[3]]
 
 
 def test_the_day_whose_model_answers_from_a_renewed_bundle_is_kept(
@@ -421,10 +466,10 @@ def test_the_day_whose_model_answers_from_a_renewed_bundle_is_kept(
         write_world(tmp_path / "bundles" / name)
     choose(loop.settings.root, "renewed-again", "renewed")
     today = all_days(loop)[-1]
-    assert daily._retain(loop, today) == [names[1]]
-    assert Day.open(loop).warm_from == names[0]
+    assert days.remove_old(loop, today) == [names[1]]
+    assert days.today(loop).warm_from == names[0]
     (tmp_path / "bundles" / "renewed-again" / "manifest.json").write_text("{")
-    assert daily._retain(loop, today) == []
+    assert days.remove_old(loop, today) == []
     assert re.search("warning: old days stay: .*renewed-again/manifest.json: ", capsys.readouterr().err)
 
 
@@ -452,7 +497,7 @@ def test_the_store_says_what_answers(loop: Loop, tmp_path: Path, capsys: pytest.
     assert loop.active == "2026-11-03-c"
     choose(tmp_path / "store", "2026-11-01-a")
     loop.follow()
-    assert (loop.active, Day.open(loop).warm_from) == ("2026-11-01-a", "2026-11-01-a")
+    assert (loop.active, days.today(loop).warm_from) == ("2026-11-01-a", "2026-11-01-a")
     assert capsys.readouterr().err == ""
     choose(tmp_path / "store", "elsewhere")
     loop.follow()
@@ -475,9 +520,9 @@ def test_old_days_leave_the_store_but_not_what_was_chosen_there_meanwhile(
     today = all_days(loop)[-1]
     with monkeypatch.context() as patch:
         patch.setattr(Store, "remove", lambda *_: (_ for _ in ()).throw(StoreError("s3://bucket: no right to")))
-        assert daily._retain(loop, today) == []
+        assert days.remove_old(loop, today) == []
     assert "warning: old days stay: s3://bucket: no right to\n" in capsys.readouterr().err
-    assert daily._retain(loop, today) == names[1:3]
+    assert days.remove_old(loop, today) == names[1:3]
     left = {path.name for path in (tmp_path / "store").iterdir()} - {"active.json"}
     assert left == {"by-hand", names[0], names[3]}
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[0], *names[3:]}
@@ -488,7 +533,7 @@ def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
 ) -> None:
     plan(tmp_path, "active", "2026-11-03T03:30")
     (tmp_path / "bundles" / "active.json").write_text(Active(active="active").model_dump_json())
-    day = Day.open(loop)
+    day = days.today(loop)
     (gated,) = (step for step in day.steps() if step.name == "gate")
     monkeypatch.setattr("pipelines.launch.daily.day.bundle_digest", lambda bundle: f"of {bundle.name}")
     judged = list[Path]()
@@ -512,7 +557,7 @@ def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
 
 
 def test_a_report_of_a_candidate_that_forgot_a_user_since_is_made_again(loop: Loop) -> None:
-    day = Day.open(loop)
+    day = days.today(loop)
     (reported,) = (step for step in day.steps() if step.name == "report")
     assert not reported.done()
     write_world(day.candidate)
@@ -522,6 +567,33 @@ def test_a_report_of_a_candidate_that_forgot_a_user_since_is_made_again(loop: Lo
     assert reported.done()
     forget_in_bundle(day.candidate, "u5", dry_run=False)
     assert not reported.done()
+
+
+def test_a_day_whose_data_set_forgot_a_user_since_is_trained_again_until_its_bundle_is_there(loop: Loop) -> None:
+    day = days.today(loop)
+    prepared, trained, *_ = day.steps()
+    prepared.make()
+    (day.folder / "run").mkdir()
+    fingerprint = Dataset.open(day.folder / "dataset").manifest.fingerprint
+    (day.folder / "run" / "summary.json").write_text(json.dumps({"dataset": fingerprint}))
+    assert trained.done()
+    forget_in_dataset(day.folder / "dataset", "u5", dry_run=False)
+    assert not trained.done()
+    # `towers forget` has searched the candidate, too.
+    write_world(day.candidate)
+    assert trained.done()
+
+
+def test_of_a_bundle_whose_day_is_gone_only_the_report_is_made_again(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day = days.today(loop)
+    write_world(day.bundle)
+    assert [step.name for step in day.steps() if step.done()] == ["train", "export", "index", "publish"]
+    asked = list[Path]()
+    monkeypatch.setattr(report, "run", lambda bundle, *_, **__: asked.append(bundle))
+    next(step for step in day.steps() if step.name == "report").make()
+    assert asked == [day.bundle]
 
 
 def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:
@@ -550,9 +622,31 @@ def test_a_step_that_fails_is_told_and_a_command_that_fails_changes_nothing(
     assert "warning: notify:" in capsys.readouterr().err
 
 
+def test_a_summary_that_the_full_disk_does_not_take_hides_no_error(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(out: Path, **_: object) -> AbstractContextManager[Path]:
+        raise DiskFullError(out, "No space left on device")
+
+    def fail() -> None:
+        raise DataError("of the step")
+
+    monkeypatch.setattr("pipelines.launch.daily.daily.staged", full)
+    monkeypatch.setattr(Day, "steps", lambda _: (Step("train", lambda: False, fail),))
+    with pytest.raises(DataError, match=r"^of the step$"):
+        daily.run(tmp_path / "daily.toml")
+    (summary,) = told(tmp_path)
+    assert (summary["at"], summary["reason"]) == ("train", "of the step")
+    assert re.search(r"warning: .*summary\.json: No space left on device\n", capsys.readouterr().err)
+    # A day that went well is not finished without its summary.
+    monkeypatch.setattr(Day, "steps", lambda _: (Step("train", lambda: False, lambda: None),))
+    with pytest.raises(DiskFullError):
+        daily.run(tmp_path / "daily.toml")
+
+
 def test_columns_without_a_known_name_are_told_where_their_keys_are(loop: Loop, tmp_path: Path) -> None:
     (tmp_path / "events" / "1.csv").write_text("who,what\nu1,i1\n")
-    day = Day.open(loop)
+    day = days.today(loop)
     with pytest.raises(DataError, match=rf"--set data\.columns\.user=NAME.*; {KEYS}$"):
         day.steps()[0].make()
 

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
+from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
 from pipelines.training import train
 from pipelines.training.check import check_recipe
@@ -322,6 +323,20 @@ def test_a_run_that_saw_a_held_out_impression_is_refused(tmp_path: Path) -> None
     summary = {"dataset": old.manifest.fingerprint, "dataset_path": "../old-data"}
     with pytest.raises(DataError, match=r"stage 'train' trained on 1 of the 2 valid events of .*new-data"):
         EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(new, {"train": ("valid",)})
+
+
+def test_a_run_whose_data_set_forgot_a_user_since_is_an_earlier_run_all_the_same(world: Path, tmp_path: Path) -> None:
+    shutil.copytree(world / "run", tmp_path / "run")
+    shutil.copytree(world / "monday", tmp_path / "monday")
+    user = Dataset.open(tmp_path / "monday").users["user_id"][0]
+    forget_in_dataset(tmp_path / "monday", user, dry_run=False)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert Dataset.open(tmp_path / "monday").manifest.fingerprint != summary["dataset"]
+    earlier = EarlierRun.open(tmp_path / "run")
+    earlier.refuse_leak(Dataset.open(world / "tuesday"), {"choose": ("valid", "test")})
+    # What it holds still tells.
+    with pytest.raises(DataError, match="stage 'choose' trained on"):
+        earlier.refuse_leak(Dataset.open(world / "tuesday"), {"choose": ("train",)})
 
 
 def test_without_its_data_set_nothing_tells_what_a_run_saw(world: Path, tmp_path: Path) -> None:

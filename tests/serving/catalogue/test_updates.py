@@ -102,8 +102,8 @@ def test_a_bundle_that_holds_later_changes_than_the_journal_is_refused(tmp_path:
         if (items, events) == (1, 2):
             live.attach(after.catalogue)
         else:
-            told = f"{items} {events}: its last changes are {items}, {events}, those of this state 1, 2: "
-            with pytest.raises(BundleError, match=f"{told}restore it with `towers state restore`$"):
+            told = f"{items} {events}: it holds item change {items}, event {events}; this state ends at 1, 2: "
+            with pytest.raises(BundleError, match=f"{told}restore a later one with `towers state restore`$"):
                 live.attach(after.catalogue)
 
 
