@@ -15,9 +15,10 @@ from pipelines.bundles.prior import BundlePrior
 from pipelines.console import amount, phases, progress, say
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, item_counts, last_time
 from pipelines.errors import DataError
+from pipelines.ingest.clocks import warn_of_clocks
 from pipelines.ingest.columns.ids import IdForm, IdForms
 from pipelines.ingest.events import PHASE as EVENTS
-from pipelines.ingest.events import read_events, warn_of_clocks
+from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.console import progress, say
+from pipelines.console import progress
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_columns import ContextColumns
@@ -20,7 +20,7 @@ from pipelines.ingest.columns.ids import IdColumn, IdForms, refuse_strangers
 from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
-from pipelines.ingest.columns.times import TimeColumn, told_of_future, told_of_past
+from pipelines.ingest.columns.times import TimeColumn
 from pipelines.ingest.formats.column_names import Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects, short_name
 from pipelines.ingest.formats.source import ORDERED, Source
@@ -71,17 +71,6 @@ def read_events(
     if every_type:
         reader.types.refuse_absent(events.paths[0])
     return events
-
-
-def warn_of_clocks(events: EventTable) -> None:
-    """Warns of events later than now, and of a few from before 1990; for callers that use the times."""
-    if events.time is None:
-        return
-    if early := told_of_past(events.time, events.time_unit):
-        say(f"warning: {early}: from a clock that was not set, or cut numbers; mend their times, or leave them out")
-    if late := told_of_future(events.time, events.time_unit):
-        newest = "they count as the newest in a split by time, in histories and in a prior"
-        say(f"warning: {late}: {newest}; mend their times or data.time_unit, or leave them out")
 
 
 class _Reader:

@@ -22,11 +22,12 @@ from pipelines.dataset.manifest import (
     digest_files,
     with_fingerprint,
 )
+from pipelines.ingest.clocks import warn_of_clocks
 from pipelines.ingest.columns.attributes import read_attributes, refuse_unknown_columns
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
 from pipelines.ingest.events import PHASE as EVENTS
-from pipelines.ingest.events import read_events, warn_of_clocks
+from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.column_names import event_roles, id_column, without_times
 from pipelines.ingest.formats.copies import local_copies

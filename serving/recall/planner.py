@@ -7,7 +7,8 @@ Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events.
 3. informative features -> the query tower, source "features";
 4. a history with known items -> the query tower if it takes a history of all types of events, source "history";
    otherwise the mean of those items' normalised vectors, source "similar". The history is the caller's; without one,
-   that of a user with events since the bundle was made, of types that the tower reads;
+   that of a user with events since the bundle was made, of types that the tower reads, or for the mean of a user
+   without a stored vector;
 5. a known user -> the stored vector, source "user";
 6. otherwise the most popular items with their popular counts as scores, source "popular"; also if the vector of the
    rules above is zero, which means that training learnt nothing about the input.
@@ -123,8 +124,9 @@ class Planner:
             length = self.histories.length(named, beside) or self._stored(user_row) + len(live)
             return Plan(query, source or "history", excluded, features=complete, history=length)
         near = [] if self.histories.of_all_types else history
-        if user_row is None and not query.history and not (self.encodes and self.histories.of_all_types):
-            near = recent
+        if recent and not query.history and not (self.encodes and self.histories.of_all_types):
+            learnt = user_row is not None and self.bundle.has_vector(np.array([user_row]))[0]
+            near = near if learnt else recent
         if near:
             return Plan(query, "similar", excluded, _mean_vector(items, near))
         return self._of_user(query, user_row, excluded, len(live))

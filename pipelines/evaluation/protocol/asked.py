@@ -116,7 +116,7 @@ def counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
         "targets": len(held.target_items),
         "targets_without_vector": int((served.item_rows[held.target_items] < 0).sum()),
         "dropped_targets": held.dropped_targets,
-        "masked_events": len(held.seen_items),
+        "masked_events": len(held.masked[1]),
         "items": data.manifest.items,
         "items_without_vector": int((served.item_rows < 0).sum()),
     }

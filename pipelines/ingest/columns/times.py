@@ -6,14 +6,12 @@ there is one bad row.
 """
 
 from pathlib import Path
-from time import time as clock
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from pipelines.console import amount
-from pipelines.dataset.popularity import DAY_S, TICKS_PER_S
+from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
 from pipelines.ingest.columns.dates import in_calendar
 from pipelines.ingest.columns.spool import Spool
@@ -162,28 +160,6 @@ class TimeColumn:
             self.unit, scale = FINER[self.unit or "s"]
         whole: Int64s = times.joined(np.int64, scale)
         return whole
-
-
-def told_of_future(times: Int64s, unit: str | None) -> str:
-    """Tells how many times are later than now by more than any zone explains, or returns an empty text."""
-    if unit not in TICKS_PER_S:
-        return ""
-    late = int(np.count_nonzero(times > (clock() + DAY_S) * TICKS_PER_S[unit]))
-    return f"{amount(late, 'events')} later than now, the latest of {_moment(times.max(), unit)}" if late else ""
-
-
-def told_of_past(times: Int64s, unit: str | None) -> str:
-    """Tells how many times are before 1990 if most are later, or returns an empty text."""
-    if unit not in TICKS_PER_S:
-        return ""
-    early = int(np.count_nonzero(times < LOGGED[0] * TICKS_PER_S[unit]))
-    few = 0 < early < len(times) / 2
-    return f"{amount(early, 'events')} earlier than 1990, the earliest of {_moment(times.min(), unit)}" if few else ""
-
-
-def _moment(time: np.int64, unit: str) -> str:
-    seconds = np.datetime64(int(time) // TICKS_PER_S[unit], "s")  # a `datetime` ends in 9999
-    return str(seconds).replace("T", " ")
 
 
 def _are_dates(texts: pl.Series, zone: str) -> bool:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
-from pipelines.ingest.columns.times import told_of_future
+from pipelines.ingest.clocks import told_of_future
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError

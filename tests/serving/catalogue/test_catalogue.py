@@ -1,5 +1,6 @@
 """Live items, filters, allowed items and diversity against a catalogue that is a list of dictionaries."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,15 @@ from serving.search.conditions import Comparison
 from serving.search.exact import ExactIndex
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
-from tests.support.worlds.serving import DIMENSION, ITEMS, ArithmeticEncoder, item_vectors, write_world
+from tests.support.worlds.serving import (
+    DIMENSION,
+    ITEMS,
+    USERS,
+    ArithmeticEncoder,
+    item_vectors,
+    query_vector,
+    write_world,
+)
 
 GENRES = ("drama", "noir", "war")
 # Segment of users -> popular row -> count; one is called "", which is no other name for "no segment".
@@ -217,6 +226,21 @@ def test_live_events_are_seen_and_are_history(bundle: Bundle) -> None:
     without = Recaller(bundle, ExactIndex(bundle.item_vectors), None, users)
     assert without.recall(RecallQuery(user_id="u5", k=1)).source == "user"
     assert without.recall(RecallQuery(user_id="stranger", k=1)).source == "similar"
+
+
+def test_of_a_user_about_whom_training_learnt_nothing_live_events_tell_all(tmp_path: Path) -> None:
+    vectors = np.array([query_vector({"user": f"u{user}"}) for user in range(USERS)])
+    vectors[5] = 0.0
+    users = UserEvents()
+    users.apply([(user, Taken(1, seq, "i3", "event")) for seq, user in enumerate(("stranger", "u5", "u6"))])
+    write_world(tmp_path / "bundle", query_vectors=vectors)
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), None, users)
+    stranger, known, learnt = (
+        recaller.recall(RecallQuery(user_id=user, k=2, exclude_seen=False)) for user in ("stranger", "u5", "u6")
+    )
+    assert (stranger.source, stranger.ids) == (known.source, known.ids) == ("similar", ["i3", "i7"])
+    assert learnt.source == "user"
 
 
 @pytest.mark.parametrize(

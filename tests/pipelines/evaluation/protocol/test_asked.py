@@ -236,6 +236,7 @@ def test_a_report_says_its_protocol_and_ranks_what_the_user_took_before(data: Da
     report.run(write_bundle_of(data.path), data.path, out, ks=[3, 5], maps=[], protocol=protocol, user_ids=True)
     content = json.loads((out / "report.json").read_text())
     assert "nothing masked" in content["protocol"] and content["protocol_options"]["repeats"] is True
+    assert content["counts"]["masked_events"] == 0
     assert len(content["protocol_options"]["words"]) == 3
     for name in ("report.html", "report.md"):
         text = (out / name).read_text()

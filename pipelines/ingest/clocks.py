@@ -1,0 +1,44 @@
+"""Warns of events whose times no clock can have told: later than now, or long before the others."""
+
+from time import time as clock
+
+import numpy as np
+
+from pipelines.console import amount, say
+from pipelines.dataset.popularity import DAY_S, TICKS_PER_S
+from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.columns.times import LOGGED
+from towers.data.events import Int64s
+
+
+def warn_of_clocks(events: EventTable) -> None:
+    """Warns of events later than now, and of a few from before 1990; for callers that use the times."""
+    if events.time is None:
+        return
+    if early := told_of_past(events.time, events.time_unit):
+        say(f"warning: {early}: from a clock that was not set, or cut numbers; mend their times, or leave them out")
+    if late := told_of_future(events.time, events.time_unit):
+        newest = "they count as the newest in a split by time, in histories and in a prior"
+        say(f"warning: {late}: {newest}; mend their times or data.time_unit, or leave them out")
+
+
+def told_of_future(times: Int64s, unit: str | None) -> str:
+    """Tells how many times are later than now by more than any zone explains, or returns an empty text."""
+    if unit not in TICKS_PER_S:
+        return ""
+    late = int(np.count_nonzero(times > (clock() + DAY_S) * TICKS_PER_S[unit]))
+    return f"{amount(late, 'events')} later than now, the latest of {_moment(times.max(), unit)}" if late else ""
+
+
+def told_of_past(times: Int64s, unit: str | None) -> str:
+    """Tells how many times are before 1990 if most are later, or returns an empty text."""
+    if unit not in TICKS_PER_S:
+        return ""
+    early = int(np.count_nonzero(times < LOGGED[0] * TICKS_PER_S[unit]))
+    few = 0 < early < len(times) / 2
+    return f"{amount(early, 'events')} earlier than 1990, the earliest of {_moment(times.min(), unit)}" if few else ""
+
+
+def _moment(time: np.int64, unit: str) -> str:
+    seconds = np.datetime64(int(time) // TICKS_PER_S[unit], "s")  # a `datetime` ends in 9999
+    return str(seconds).replace("T", " ")
