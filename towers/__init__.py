@@ -28,7 +28,7 @@ if _keras is not None and "_tf_keras" in Path(_keras.origin or "").parts:  # whe
 
 _HOMES = {
     "Config": "config.recipe",
-    "DataConfig": "config.recipe",
+    "DataConfig": "config.sections",
     "load_config": "config.recipe",
     "parse_config": "config.recipe",
     "ConfigError": "errors",

@@ -184,7 +184,7 @@ def _users(trained: Run, offsets: Int64s, items: Int32s, row_of: Int64s) -> _Use
     offsets, kept = select_lists(users, offsets, np.where(row_of[items] < 0, -1, np.arange(len(items))))
     return _Users(
         users,
-        np.concatenate([block.reshape(-1, width) for block in vectors]),
+        np.concatenate(vectors),
         offsets,
         row_of[items[kept]].astype(np.int32),
         None if types is None else types[kept],

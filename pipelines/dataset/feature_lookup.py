@@ -1,6 +1,7 @@
 """Runs a data set's raw columns through the towers' look-ups once, for training and export to gather from."""
 
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,65 +40,87 @@ def build_tables(
         work: a folder for arrays with one row per event; required with `context`.
         advance: called with half a feature for each one looked up; `learn_features` reports the other half.
     """
-    manifest = dataset.manifest
-    # The arguments of `FeatureTables`, each a dictionary by feature.
-    found: defaultdict[str, dict[str, Any]] = defaultdict(dict, users={}, items={})
+    found = _Found(dataset, context, work)
     for encoder in model.query_tower.encoders:
-        name, feature = encoder.spec.name, encoder.spec.config
-        column = column_of(name, feature)
-        if feature.kind in ("history", "neighbours", "sequence"):
-            rows = ids_as_rows(encoder, dataset.items["item_id"])
-        if feature.kind in ("history", "sequence"):
-            types = tuple(sorted({manifest.event_types.index(name) for name in feature.events}))
-        if feature.kind == "history":
-            of_others = feature.window == "others"
-            found["histories"][name] = HistoryTable(rows, feature.max_length, types=types, others=of_others)
-        elif feature.kind == "neighbours":
-            found["neighbours"][name] = HistoryTable(rows, feature.max_length, others=feature.window != "earlier")
-        elif feature.kind == "sequence":
-            found["sequences"][name] = SequenceTable(rows, feature.max_length, feature.time_gaps, types=types)
-        elif feature.kind in ("hour", "weekday"):
-            found["clocks"][name] = feature.kind
-        elif feature.kind == "id":
-            found["users"][name] = looked_up(encoder, dataset.users["user_id"])
-        elif column in manifest.user_columns:
-            found["users"][name] = looked_up(encoder, dataset.users[column])
-        else:
-            table = pl.scan_parquet(dataset.path / "train" / CONTEXT, glob=False)
-            empty = pl.Series([None], dtype=table.collect_schema()[column])
-            missing = looked_up(encoder, empty)[0]
-            found["missing"][name] = missing
-            if context is not None and work is not None:
-                file = work / f"{name}.npy"
-                rows = context.select(pl.len()).collect().item()
-                with ArrayWriter(file, (rows, *missing.shape), missing.dtype) as values:
-                    for block in column_blocks(context, column):
-                        values.append(looked_up(encoder, block))
-                found["context"][name] = map_array(file)
+        found.add_of_query(encoder)
         advance(0.5)
     for encoder in model.candidate_tower.encoders:
-        name, feature = encoder.spec.name, encoder.spec.config
-        if feature.kind == "neighbours":
-            found["items"][name] = np.arange(manifest.items, dtype=np.int32)
-            found["audiences"][name] = ids_as_rows(encoder, dataset.users["user_id"])
-        elif feature.kind == "cooccurrence":
-            found["items"][name] = np.arange(manifest.items, dtype=np.int32)
-            found["companions"][name] = ids_as_rows(encoder, dataset.items["item_id"])
-        else:
-            column = "item_id" if feature.kind == "id" else column_of(name, feature)
-            found["items"][name] = looked_up(encoder, dataset.items[column])
+        found.add_of_candidate(encoder)
         advance(0.5)
     shared = {encoder.spec.table: encoder.spec.name for encoder in model.candidate_tower.encoders}
     for encoder in model.query_tower.encoders:
+        found.add_item_columns(encoder, shared)
+    ticks = TICKS_PER_S.get(dataset.manifest.time_unit or "s", 1)
+    return FeatureTables(**found.tables, ticks_per_second=ticks, time_zone=dataset.manifest.config.time_zone)
+
+
+class _Found:
+    """The arguments of `FeatureTables`, each a dictionary by feature."""
+
+    def __init__(self, dataset: Dataset, context: pl.LazyFrame | None, work: Path | None) -> None:
+        self._data, self._context, self._work = dataset, context, work
+        self.tables: defaultdict[str, dict[str, Any]] = defaultdict(dict, users={}, items={})
+
+    def add_of_query(self, encoder: FeatureEncoder) -> None:
+        name, feature, manifest = encoder.spec.name, encoder.spec.config, self._data.manifest
+        column = column_of(name, feature)
+        if feature.kind in ("history", "neighbours", "sequence"):
+            rows = ids_as_rows(encoder, self._data.items["item_id"])
+        if feature.kind in ("history", "sequence"):
+            types = tuple(sorted({manifest.event_types.index(each) for each in feature.events}))
+        if feature.kind == "history":
+            of_others = feature.window == "others"
+            self.tables["histories"][name] = HistoryTable(rows, feature.max_length, types=types, others=of_others)
+        elif feature.kind == "neighbours":
+            others = feature.window != "earlier"
+            self.tables["neighbours"][name] = HistoryTable(rows, feature.max_length, others=others)
+        elif feature.kind == "sequence":
+            table = SequenceTable(rows, feature.max_length, feature.time_gaps, types=types)
+            self.tables["sequences"][name] = table
+        elif feature.kind in ("hour", "weekday"):
+            self.tables["clocks"][name] = feature.kind
+        elif feature.kind == "id":
+            self.tables["users"][name] = looked_up(encoder, self._data.users["user_id"])
+        elif column in manifest.user_columns:
+            self.tables["users"][name] = looked_up(encoder, self._data.users[column])
+        else:
+            self._add_context(encoder, column)
+
+    def add_of_candidate(self, encoder: FeatureEncoder) -> None:
+        name, feature = encoder.spec.name, encoder.spec.config
+        if feature.kind == "neighbours":
+            self.tables["items"][name] = np.arange(self._data.manifest.items, dtype=np.int32)
+            self.tables["audiences"][name] = ids_as_rows(encoder, self._data.users["user_id"])
+        elif feature.kind == "cooccurrence":
+            self.tables["items"][name] = np.arange(self._data.manifest.items, dtype=np.int32)
+            self.tables["companions"][name] = ids_as_rows(encoder, self._data.items["item_id"])
+        else:
+            column = "item_id" if feature.kind == "id" else column_of(name, feature)
+            self.tables["items"][name] = looked_up(encoder, self._data.items[column])
+
+    def add_item_columns(self, encoder: FeatureEncoder, shared: Mapping[str, str]) -> None:
+        """Adds the columns that a history reads of its items; `shared` names the candidate's feature of each table."""
         read = [] if encoder.columns is None else encoder.columns.encoders
         for spec, reader in zip(encoder.spec.columns, read, strict=True):
             if spec.table in shared:
-                found["item_columns"][spec.table] = found["items"][shared[spec.table]]
+                values = self.tables["items"][shared[spec.table]]
             else:
-                own = dataset.items[column_of(spec.name, spec.config)]
-                found["item_columns"][spec.table] = looked_up(FeatureEncoder(spec, reader.table), own)
-    ticks = TICKS_PER_S.get(manifest.time_unit or "s", 1)
-    return FeatureTables(**found, ticks_per_second=ticks, time_zone=manifest.config.time_zone)
+                own = self._data.items[column_of(spec.name, spec.config)]
+                values = looked_up(FeatureEncoder(spec, reader.table), own)
+            self.tables["item_columns"][spec.table] = values
+
+    def _add_context(self, encoder: FeatureEncoder, column: str) -> None:
+        """Adds a column of the events: a row for each, and the one for a missing value."""
+        name, table = encoder.spec.name, pl.scan_parquet(self._data.path / "train" / CONTEXT, glob=False)
+        empty = pl.Series([None], dtype=table.collect_schema()[column])
+        missing = self.tables["missing"][name] = looked_up(encoder, empty)[0]
+        if self._context is None or self._work is None:
+            return
+        file, events = self._work / f"{name}.npy", self._context.select(pl.len()).collect().item()
+        with ArrayWriter(file, (events, *missing.shape), missing.dtype) as values:
+            for block in column_blocks(self._context, column):
+                values.append(looked_up(encoder, block))
+        self.tables["context"][name] = map_array(file)
 
 
 def refuse_empty_histories(config: Config, events: Events, tables: FeatureTables) -> None:

@@ -114,12 +114,17 @@ def heldout(
 
 def has_targets(dataset: Dataset, split: str) -> bool:
     """Whether `heldout` has users: an event that repeats an earlier one is no target."""
-    return bool(dataset.manifest.events[split] and len(heldout_users(dataset, split)))
+    # Ends at the first of them: a recipe is checked more than once before it is trained.
+    return dataset.manifest.events[split] > 0 and any(len(users) for users in _user_blocks(dataset, split))
 
 
 def heldout_users(dataset: Dataset, split: str) -> Int32s:
     """Returns the users of `heldout`, without the lists of what they took, which are as long as the events."""
-    return np.concatenate([users for users, *_ in _blocks(dataset, split, None, repeats=False, window=(None, None))])
+    return np.concatenate([*_user_blocks(dataset, split)])
+
+
+def _user_blocks(dataset: Dataset, split: str) -> Iterator[Int32s]:
+    return (users for users, *_ in _blocks(dataset, split, None, repeats=False, window=(None, None)))
 
 
 def _blocks(dataset: Dataset, split: str, chosen: Int32s | None, *, repeats: bool, window: Window) -> Iterator[Block]:

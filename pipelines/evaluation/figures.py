@@ -175,7 +175,7 @@ def numbers(offsets: Int64s, taken: Int32s, items: int) -> dict[str, NDArray[np.
     return {NOVELTY: metrics.self_information(takers, users), POPULARITY: popularity}
 
 
-def list_figures(evaluation: Evaluation, drawn: Bootstrap, advance: Advance = lambda _: None) -> dict[str, Any]:
+def list_figures(evaluation: Evaluation, drawn: Bootstrap, advance: Advance) -> dict[str, Any]:
     """Returns ``coverage``, ``gini``, ``novelty``, ``mean_popularity``, ``similarity``: estimates of each ranker and k.
 
     Args:

@@ -115,12 +115,12 @@ def checks(
     return [partial(_of_lists, exposure, asked, k, items, side), *of_vectors]
 
 
-def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
-    if users < FEWEST_LISTS:
-        text = f"only {amount(users, side)} to judge by: intervals of so few can be too narrow, and prove no difference"
-        yield Finding("few to judge by", text, float(users), float(FEWEST_LISTS))
-    many = users >= FEWEST_LISTS and len(exposure) > 2 * k
-    most = float(exposure.max() / max(users, 1))
+def _of_lists(exposure: NDArray[np.int64], asked: int, k: int, items: pl.DataFrame, side: str) -> Iterator[Finding]:
+    if asked < FEWEST_LISTS:
+        text = f"only {amount(asked, side)} to judge by: intervals of so few can be too narrow, and prove no difference"
+        yield Finding("few to judge by", text, float(asked), float(FEWEST_LISTS))
+    many = asked >= FEWEST_LISTS and len(exposure) > 2 * k
+    most = float(exposure.max() / max(asked, 1))
     alike = float(np.sort(exposure)[-k:].sum() / max(int(exposure.sum()), 1))
     if many and alike > MOST_ALIKE:
         text = f"{alike:.0%} of all places are filled with the same {k} items: the model hardly tells {side} apart"
@@ -131,7 +131,7 @@ def _of_lists(exposure: NDArray[np.int64], users: int, k: int, items: pl.DataFra
         text = f"one item is in the first {k} of {most:.0%} of the {side}: {names(items)[item]!r}"
         yield Finding("hub", text, most, MOST_SHOWN, str(items["item_id"][item]))
     coverage = metrics.coverage(exposure)
-    least = LEAST_COVERAGE * min(users * k / len(exposure), 1.0)
+    least = LEAST_COVERAGE * min(asked * k / len(exposure), 1.0)
     if coverage < least:
         whose = "nobody's" if side == "users" else "no item's"
         text = f"{1 - coverage:.1%} of the items are in {whose} first {k}"

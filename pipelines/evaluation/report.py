@@ -104,8 +104,8 @@ def run(
     longest = min(max(ks), data.manifest.items)  # a longer list costs memory and time, and holds no more
     similarity = manifest.is_similarity
     if similarity:
-        urls, ids = ["--url"] if url is not None else [], ["--user-ids"] if user_ids else []
-        if of_users := " ".join([*urls, *ids, protocol.given]).strip():
+        given = {"--url": url is not None, "--user-ids": user_ids, protocol.given: bool(protocol.given)}
+        if of_users := " ".join(option for option, is_given in given.items() if is_given):
             raise DataError(
                 f"{of_users}: about users; this bundle is of item similarity, whose report takes --k, --no-map, and "
                 "--slice and --map with columns of items"

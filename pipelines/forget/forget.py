@@ -78,7 +78,7 @@ def run(
     # Those that links lead to lie elsewhere.
     folders += [(path.parent, path.name) for path in every if path.parent not in local]
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
-    trained = {run: _summary(run) for run in runs}
+    trained = {run: (_dataset_of(run), _in_vocabulary(run, user)) for run in runs}
     holding = {each for data in opened if user in data.users["user_id"] for each in data.manifest.fingerprints}
 
     removal = _Removal(user, dry_run=dry_run)
@@ -112,8 +112,8 @@ def run(
             for data in opened:
                 removal.from_dataset(data)
                 advance()
-            for run, dataset in trained.items():
-                if dataset in holding or _in_vocabulary(run, user):
+            for run, (dataset, named) in trained.items():
+                if named or dataset in holding:
                     removal.of_run(run)
                 advance()
     if not removal.found:
@@ -208,18 +208,27 @@ def _with_others(data: Dataset, user: str) -> Dataset:
     return data
 
 
-def _summary(run: Path) -> str:
+def _dataset_of(run: Path) -> str:
     """The fingerprint of the data set that a run was trained on."""
-    try:
+    with _refusing(run):
         return str(json.loads((run / "summary.json").read_text(encoding="utf-8"))["dataset"])
-    except FileNotFoundError:
-        raise DataError(f"--run {run}: not a finished run (no summary.json)") from None
 
 
 def _in_vocabulary(run: Path, user: str) -> bool:
-    sides = json.loads((run / "features.json").read_text(encoding="utf-8"))
     kinds = {"query": "id", "candidate": "neighbours"}
-    files = [
-        each["vocabulary"] for side, kind in kinds.items() for each in sides[side] if each["config"]["kind"] == kind
-    ]
-    return any(user in (run / file).read_text(encoding="utf-8").split("\n") for file in files if file)
+    with _refusing(run):
+        sides = json.loads((run / "features.json").read_text(encoding="utf-8"))
+        files = [
+            each["vocabulary"] for side, kind in kinds.items() for each in sides[side] if each["config"]["kind"] == kind
+        ]
+        return any(user in (run / file).read_text(encoding="utf-8").split("\n") for file in files if file)
+
+
+@contextmanager
+def _refusing(run: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError(f"--run {run}: not a finished run (no {Path(error.filename).name})") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"--run {run}: not a finished run, or damaged ({error})") from None

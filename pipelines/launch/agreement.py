@@ -22,7 +22,8 @@ def list_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
 
     Returns:
         [Q] the overlap: common items / length; [Q] the extrapolated rank-biased overlap with `P`. Both are 1 for equal
-        lists and NaN where both are empty. The longer list's length counts, so a missing item is a difference.
+        lists and NaN where both are empty. The longer list's length counts, so a missing item is a difference; the
+        window's rank-biased overlap (`serving.window.differences`) extrapolates the shorter list instead.
     """
     parts = [
         _block_agreement(one[start : start + USERS], other[start : start + USERS])

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.console import Advance
+from pipelines.console import Advance, no_bar
 
 RESAMPLES = 1_000
 LEVEL = 0.95
@@ -91,7 +91,7 @@ def bootstrap(
     *,
     resamples: int = RESAMPLES,
     seed: int = 0,
-    advance: Advance = lambda _: None,
+    advance: Advance = no_bar,
 ) -> Bootstrap:
     """Resamples the users with replacement, `resamples` times.
 

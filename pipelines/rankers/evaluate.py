@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.console import Advance, progress
+from pipelines.console import Advance, no_bar, progress
 from pipelines.dataset.heldout import HeldOut
 from pipelines.rankers.bootstrap import Bootstrap, bootstrap
 from towers.evaluation import metrics
@@ -61,14 +61,14 @@ class Evaluation:
         self,
         names: Iterable[str],
         users: NDArray[np.intp] | slice = slice(None),
-        advance: Advance = lambda _: None,
+        advance: Advance = no_bar,
     ) -> Bootstrap:
         """Resamples some users' figures of these metrics or groups, of all rankers."""
         columns = [column(*each) for each in product(self.rankers, names, self.ks)]
         places = [self.columns.index(each) for each in columns]
         return bootstrap(self.values[users][:, places].astype(np.float64), columns, advance=advance)
 
-    def of_all(self, advance: Advance = lambda _: None) -> Bootstrap:
+    def of_all(self, advance: Advance = no_bar) -> Bootstrap:
         """Resamples all users' figures of all metrics, and `sums`."""
         return self.resampled((*metrics.METRICS, *self.sums), advance=advance)
 

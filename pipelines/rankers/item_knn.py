@@ -6,7 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from pipelines.console import Advance
+from pipelines.console import Advance, no_bar
 from pipelines.rankers.popular import Integers, Lists, Popular, fill
 from towers.data.events import Int64s
 
@@ -79,7 +79,7 @@ def nearest_items(
     neighbours: int,
     shrinkage: float,
     damp_users: bool = False,
-    advance: Advance = lambda _: None,
+    advance: Advance = no_bar,
 ) -> sp.csr_array:
     """Finds each item's nearest neighbours.
 

@@ -11,7 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from pipelines.console import progress, say
@@ -96,12 +95,11 @@ class Served:
         return self.index if isinstance(self.index, ExactIndex) else ExactIndex(self.bundle.recall_vectors)
 
     def _rank(self, held: HeldOut, k: int, search: Search) -> Lists:
-        # Users without a stored vector get popularity, as from the service.
-        order = self.item_numbers[self.bundle.popular_rows]
         rows = self.query_rows[held.users]
         stored, others = np.flatnonzero(rows >= 0), np.flatnonzero(rows < 0)
         lists: Lists = np.full((len(rows), k), -1, np.int32)
-        if len(others):
+        if len(others):  # without a stored vector they get popularity, as from the service
+            order = self.item_numbers[self.bundle.popular_rows]
             lists[others] = Popular(order).lists(*select_lists(others, *held.masked), k)
         if len(stored):
             found = search(*self._searched(held, stored))
@@ -193,7 +191,7 @@ def refuse_other_data(bundle: Bundle, data: Dataset) -> None:
 
 def _refuse_strangers(bundle: Bundle, data: Dataset) -> None:
     """Refuses a bundle with items that are not in the data set."""
-    ids = pl.Series(bundle.item_ids, dtype=pl.String)
+    ids = bundle.item_ids
     strange = ids.filter(~ids.is_in(data.items["item_id"].implode()))
     if len(strange):
         raise BundleError(

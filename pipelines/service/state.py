@@ -3,7 +3,7 @@ changes of a service from a directory to a database, or back.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import chain
 from pathlib import Path
 from typing import Any, TypeVar
@@ -62,19 +62,18 @@ def restore(saved: Path, state: Path) -> None:
     with staged(state, marker=FILE) as directory:
         phases("state restore", COPY, READ)
         directory.mkdir()
-        with telling("--backup", saved), phase(COPY):
-            back_up(saved / FILE, directory / FILE)
-            SqliteJournal.open(directory).close()
-            renumber(directory / FILE)
-    with open_journal(state) as journal:
-        with progress(READ, total=sum(journal.counts()), unit="rows") as advance:
-            advance(len(journal.items_since(0)))
-            # Reads each row as a service will.
-            for _ in in_blocks(journal.events_since, advance):
-                pass
-            for _ in in_blocks(journal.impressions_since, advance):
-                pass
-        say(f"{state}: {_rows(journal)}")
+        with telling("--backup", saved):
+            with phase(COPY):
+                back_up(saved / FILE, directory / FILE)
+                SqliteJournal.open(directory).close()
+                renumber(directory / FILE)
+            with closing(SqliteJournal.open(directory)) as journal:
+                try:
+                    _read_all(journal)
+                except JournalError as error:  # of the copy, which nobody will see
+                    raise JournalError(str(error).replace(str(directory), str(saved))) from None
+                told = _rows(journal)
+    say(f"{state}: {told}")
 
 
 def move(state: Path | DatabaseUrl, to: Path | DatabaseUrl) -> None:
@@ -122,6 +121,16 @@ def _blocks(
         yield from map(impression_block, in_blocks(source.impressions_since, advance))
         if source.numbers() != numbers:
             raise DataError(f"--state {state}: it changed meanwhile, nothing was moved; stop the services that use it")
+
+
+def _read_all(journal: Journal) -> None:
+    """Reads each row as a service will."""
+    with progress(READ, total=sum(journal.counts()), unit="rows") as advance:
+        advance(len(journal.items_since(0)))
+        for _ in in_blocks(journal.events_since, advance):
+            pass
+        for _ in in_blocks(journal.impressions_since, advance):
+            pass
 
 
 def _rows(journal: Journal) -> str:

@@ -107,7 +107,7 @@ def run(
         (work / RECIPE).write_text(text_of(config), encoding="utf-8")
         agree(key, replicas)
         if not replicas.from_first("done" if (work / SUMMARY).exists() else ""):
-            started = time.time()
+            started = time.monotonic()
             try:
                 trained = _train_stages(config, data, work, warm, replicas, compares=compares)
             except ConfigError:
@@ -124,7 +124,7 @@ def run(
                 **({"warm_from": warm.digest} if warm is not None else {}),
                 "stages": trained,
                 "tensorflow": tf.__version__,
-                "seconds": round(max(time.time() - started, epoch_seconds(trained)), 1),
+                "seconds": round(max(time.monotonic() - started, epoch_seconds(trained)), 1),
             }
             with staged(work / SUMMARY) as half:
                 half.write_text(json.dumps(made, indent=2, allow_nan=False) + "\n", encoding="utf-8")

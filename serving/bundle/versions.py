@@ -184,8 +184,7 @@ class Versions:
             BundleError: the root does not exist, its `active.json` is damaged, or it cannot be written.
         """
         with self._alone():
-            if not os.access(self.root, os.W_OK):
-                raise BundleError(f"{self.root}: cannot be written, and so not its {ACTIVE}")
+            pass
 
     def clear_canary(self) -> Active:
         """Sends all users to the active bundle again.
@@ -223,11 +222,11 @@ class Versions:
     @contextmanager
     def _alone(self) -> Iterator[Active | None]:
         """Holds the lock for changes and yields what is active; the lock ends with the process."""
-        try:
-            lock = (self.root / LOCK).open("ab")
-        except (FileNotFoundError, NotADirectoryError):
-            raise BundleError(f"{self.root}: no such directory") from None
-        with lock:
+        if not self.root.is_dir():
+            raise BundleError(f"{self.root}: no such directory")
+        if not os.access(self.root, os.W_OK):
+            raise BundleError(f"{self.root}: cannot be written, and so not its {ACTIVE}")
+        with (self.root / LOCK).open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._read()
 

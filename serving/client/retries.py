@@ -20,6 +20,7 @@ from serving.client.calls import Call, ServiceError
 # spread out. Brooker, "Exponential backoff and jitter", AWS Architecture Blog 2015.
 FIRST_PAUSE_S = 0.05
 LONGEST_PAUSE_S = 2.0
+MOST_DOUBLINGS = 16  # the longest pause comes earlier; after a thousand tries 2^n would be no float
 # Busy, starting, stopping, or a proxy could not reach it. Any other error would only repeat.
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
@@ -141,7 +142,8 @@ class Trial(Generic[T]):
             error, asked_s = self._no_answer(came), 0.0
             if not isinstance(came, LOST):
                 raise error from came
-        jitter_s = random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (self._sent - 1)))
+        doublings = min(self._sent - 1, MOST_DOUBLINGS)
+        jitter_s = random.uniform(0, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**doublings))
         if self._sent >= self._tries or asked_s + jitter_s >= self.left_s():
             raise error from (None if isinstance(came, Answer) else came)
         return asked_s + jitter_s

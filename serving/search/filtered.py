@@ -20,10 +20,10 @@ MARGIN = 3.0
 RESERVE = 0.65
 # A smaller k is searched like this one: with few items, how many pass varies too much to detect such a filter.
 SMALLEST_K = 100
-# Gathering and scanning this many eligible vectors takes as long as fetching one more item from the index;
+# Gathering and scanning this many eligible vectors takes as long as fetching one more item from the index.
 ROWS_PER_FETCHED = 4
-# beyond this share of all items it takes longer than scanning all, in order, behind a mask. A gathered block serves all
-# queries: for 100 of them the share is ten times as large.
+# If a larger share of all items is eligible, gathering and scanning them takes longer than scanning all, in order,
+# behind a mask. A gathered block serves all queries: for 100 of them the share is ten times as large.
 GATHERED_SHARE = 0.08
 # Queries times items fetched at a time: a few arrays of this many numbers.
 BLOCK_FETCHED = 4_194_304

@@ -4,6 +4,7 @@ A `Relation` compares any rows with any columns. What it returns for an item and
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ class ByClass:
         """The relation among `places` alone, renumbered from 0."""
         return ByClass(self.labels[places])
 
+    @cached_property
     def of_class(self) -> tuple[Int64s, Int64s]:
         """The items of each class, in rising order: offsets [C + 1], items."""
         turned = sp.csr_array(self.labels.T)
@@ -72,7 +74,7 @@ class ByClass:
         ends = self.labels.indptr
         own = ends[item] + (generator.random(len(item)) * (ends[item + 1] - ends[item])).astype(np.int64)
         chosen = self.labels.indices[own]
-        offsets, members = self.of_class()
+        offsets, members = self.of_class
         start, others = offsets[chosen], offsets[chosen + 1] - offsets[chosen] - 1
         place = start + (generator.random(len(item)) * others).astype(np.int64)
         # The items of a class rise: from the example's own place on, the next one is taken instead.

@@ -171,9 +171,9 @@ class _Problem:
         mine = hit + (now + length * self.lengths[self.owner]) * log_now - past * log_past
         likelihood = self.share @ (mine - (top + np.log(total))[self.owner, 0].astype(np.float64))
         # The gradient of a log-likelihood: observed minus expected.
-        seen = np.where(chance > 0, scaled, 0.0)
-        expected = np.einsum("bm,bm->b", chance, seen)
-        expected_norm = np.einsum("bm,bm,m->b", chance, seen, self.log_norm)
+        finite = np.where(chance > 0, scaled, 0.0)  # 0 times the -inf of a seen item would be NaN
+        expected = np.einsum("bm,bm->b", chance, finite)
+        expected_norm = np.einsum("bm,bm,m->b", chance, finite, self.log_norm)
         fashion = np.bincount(self.owner, self.share * log_now, len(self.users)) - chance @ self.now
         gradient = np.array(
             [

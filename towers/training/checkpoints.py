@@ -104,7 +104,8 @@ class Checkpoints:
             for path in unreadable:
                 shutil.rmtree(path)
             return
-        for path, reason in unreadable.items():
+        if unreadable:
+            path, reason = next(iter(unreadable.items()))  # the newest
             raise ConfigError(f"{path}: cannot be read ({reason}), nor any older one; discard the run with --fresh")
 
     def drop(self, step: int) -> int | None:

@@ -70,7 +70,8 @@ def run(
         BundleError: the bundle is damaged.
         OutputExistsError: `out` exists, or is a file that this command reads or never writes.
     """
-    source = users if items is None else items
+    of_users = items is None
+    source = users if of_users else items
     if source is None or (users is not None and items is not None):
         raise DataError("give one file of features: --users or --items")
     part = None if shard is None else Shard.parse(shard)
@@ -78,12 +79,12 @@ def run(
         refuse_taken(out, overwrite=overwrite, inputs=[users, items])
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
-    tower = (Encoder.of_queries if items is None else Encoder.of_items)(opened)
-    encode = tower.encode if items is not None else _of_known_items(tower, opened)
-    rows_of, column = ("users", "user_id") if items is None else ("items", "item_id")
+    rows_of, column = ("users", "user_id") if of_users else ("items", "item_id")
+    tower = Encoder.of_queries(opened) if of_users else Encoder.of_items(opened)
+    encode = _of_known_items(tower, opened) if of_users else tower.encode
     with local_copies() as copies:
         with phase(READ):
-            trained = TrainedColumns.of(opened, "query" if items is None else "candidate")
+            trained = TrainedColumns.of(opened, "query" if of_users else "candidate")
             file = FeatureFile(copies.local(source), column, tower.features, copies, trained)
             digest = digest_of_rows(file.ids, digest_of(file.path))
         job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}", histories="known")

@@ -92,7 +92,7 @@ def run(
     served = Served.match(bundle, open_index(bundle), data)
     rows = served.item_rows[labels.items]
     vectors = np.where((rows >= 0)[:, np.newaxis], bundle.item_vectors[np.maximum(rows, 0)], np.float32(0))
-    # The popularity that the service falls back on: events of training and validation.
+    # By `known`, the events of training and validation, as is the popularity that the service falls back on.
     ranked = Ranked(labels, vectors, rows >= 0, known)
     depths = [k for k in sorted(set(ks)) if k < len(labels.items)] or [len(labels.items) - 1]
     metric, k = metric_of(labels), headline(depths)

@@ -154,9 +154,10 @@ class Day:
 
     def _trained(self) -> bool:
         """Whether there is a run of the data set as it is, which `towers forget` may have changed, or its bundle."""
-        file = self.folder / "run" / train.SUMMARY
-        if self._exported() or not file.is_file():
-            return self._exported()
+        if self._exported():
+            return True
+        if not (file := self.folder / "run" / train.SUMMARY).is_file():
+            return False
         dataset = Dataset.open(self.folder / "dataset").manifest
         return bool(json.loads(file.read_text(encoding="utf-8"))["dataset"] == dataset.fingerprint)
 
@@ -174,9 +175,10 @@ class Day:
 
     def _reported(self) -> bool:
         """Whether there is a report, of the candidate as it is: `towers forget` may have changed it."""
-        file = self.folder / "report" / REPORT
-        if not file.is_file() or self.bundle.is_dir():
-            return file.is_file()
+        if not (file := self.folder / "report" / REPORT).is_file():
+            return False
+        if self.bundle.is_dir():
+            return True
         digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
         return bool(digest == bundle_digest(self.candidate))
 

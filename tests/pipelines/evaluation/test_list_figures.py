@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pipelines.console import no_bar
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation.figures import LIST_RESAMPLES, OF_LISTS, list_figures, numbers
 from pipelines.rankers import bootstrap
@@ -69,7 +70,7 @@ def first(lists: np.ndarray, k: int) -> list[list[int]]:
 def test_every_figure_and_interval_equals_a_slow_loop_of_resamples(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "_BLOCK", 7 * ITEMS)  # several blocks of resamples
     evaluation = evaluated(LISTS)
-    found = list_figures(evaluation, evaluation.of_all())
+    found = list_figures(evaluation, evaluation.of_all(), no_bar)
     whole, users = first(LISTS, k), len(LISTS)
     draws = np.random.default_rng(0)
     replicates = [slow([whole[user] for user in draws.integers(users, size=users)]) for _ in range(bootstrap.RESAMPLES)]
@@ -97,7 +98,7 @@ lists_of_users = st.lists(
 @settings(max_examples=25)
 def test_an_interval_of_coverage_and_gini_holds_the_figure(lists: np.ndarray) -> None:
     evaluation = evaluated(lists, (4,))
-    found, whole = list_figures(evaluation, evaluation.of_all()), slow(first(lists, 4))
+    found, whole = list_figures(evaluation, evaluation.of_all(), no_bar), slow(first(lists, 4))
     for name in ("coverage", "gini"):
         estimate = found[name]["exact"][f"{name}@4"]
         assert 0 <= estimate["low"] <= estimate["value"] <= estimate["high"] <= 1
@@ -108,7 +109,7 @@ def test_an_interval_of_coverage_and_gini_holds_the_figure(lists: np.ndarray) ->
 
 def test_one_list_for_all_leaves_nothing_to_chance() -> None:
     evaluation = evaluated(np.repeat(LISTS[:1], 50, axis=0))
-    found = list_figures(evaluation, evaluation.of_all())
+    found = list_figures(evaluation, evaluation.of_all(), no_bar)
     for key, name in OF_LISTS.items():
         for k in KS:
             estimate = found[key]["exact"][f"{name}@{k}"]

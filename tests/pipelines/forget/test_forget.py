@@ -258,6 +258,11 @@ def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(
     journal.add_events([UserEvent("a", "u5", "i1", 5)])
     journal.close()
     altered = {"state": tmp_path / "state", "bundles": [tmp_path / "bundle", tmp_path / "altered"]}
+    runs = {name: tmp_path / name for name in ("half run", "cut run", "file")}
+    for name, text in (("half run", '{"dataset": "1"}'), ("cut run", "{")):
+        runs[name].mkdir()
+        (runs[name] / "summary.json").write_text(text)
+    runs["file"].touch()
     for places, error, said in (
         ({}, DataError, "name at least one place"),
         ({"bundles": [tmp_path / "bundle", tmp_path / "bundles"]}, BundleError, "bad.*truncated or altered"),
@@ -265,7 +270,10 @@ def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(
         (altered, BundleError, r"altered.item_vectors\.npy.*nothing was removed: restore or remove this bundle"),
         ({"bundles": [tmp_path / "bundle", tmp_path / "none"]}, BundleError, "no such directory"),
         ({"bundles": [tmp_path / "bundle"], "datasets": [tmp_path]}, DataError, "not a data set"),
-        ({"bundles": [tmp_path / "bundle"], "runs": [tmp_path]}, DataError, "not a finished run"),
+        ({"bundles": [tmp_path / "bundle"], "runs": [tmp_path]}, DataError, r"finished run \(no summary\.json\)$"),
+        ({"bundles": [tmp_path / "bundle"], "runs": [runs["half run"]]}, DataError, r"run \(no features\.json\)$"),
+        ({"bundles": [tmp_path / "bundle"], "runs": [runs["cut run"]]}, DataError, "not a finished run, or damaged"),
+        ({"bundles": [tmp_path / "bundle"], "runs": [runs["file"]]}, DataError, "not a finished run, or damaged"),
         ({"bundles": [tmp_path / "bundle"], "state": tmp_path}, DataError, r"no journal\.sqlite in it"),
     ):  # fmt: skip
         with pytest.raises(error, match=said):

@@ -1,6 +1,7 @@
 """A backup holds what was acknowledged before it began; what is restored goes on where nothing can be lost."""
 
 import re
+import sqlite3
 import threading
 import time
 from contextlib import closing
@@ -121,6 +122,18 @@ def test_a_restore_goes_on_above_the_backup_also_where_the_clock_is_behind(
     state.restore(tmp_path / "later", tmp_path / "second")
     with closing(SqliteJournal.open(tmp_path / "second")) as second:
         assert second.delete_items(["i2"]) > before + 10**9
+
+
+def test_of_a_backup_with_a_row_that_no_service_can_read_nothing_is_restored(tmp_path: Path) -> None:
+    with closing(SqliteJournal.open(tmp_path / "state")) as journal:
+        journal.put_items([("i1", {"x": 1}, {})])
+    state.backup(tmp_path / "state", tmp_path / "backup")
+    with closing(sqlite3.connect(tmp_path / "backup" / FILE)) as connection, connection:
+        connection.execute("UPDATE items SET features = '{'")
+    told = f"^--backup {tmp_path}/backup: {tmp_path}/backup/{FILE}: Expecting property name"
+    with pytest.raises(DataError, match=told):
+        state.restore(tmp_path / "backup", tmp_path / "restored")
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "backup"}
 
 
 def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None:

@@ -130,6 +130,14 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, float]]:
     return ranges
 
 
+def test_pauses_stay_short_after_a_thousand_tries(pauses: list[tuple[float, float]]) -> None:
+    trial = Trial(Service("http://service", 3_600, 2_000), calls.delete_item("i1"))
+    for _ in range(1_500):
+        trial.request()
+        assert trial.pause_s(Answer(503, "", b"")) == 0
+    assert pauses[-1] == (0, 2.0)
+
+
 FILTER = {"and": [{"column": "year", "op": "gte", "value": 2000}]}
 ITEM = {"id": "i1", "features": {"tags": ["a"]}, "attributes": {"year": 2001}}
 EVENT = {"id": "e1", "user_id": "u1", "item_id": "i1", "time": 17}
