@@ -3,10 +3,12 @@
 In: the name of the set, the folder of the data, a working directory. Out: results/baselines_SET.json; 1 where a claim
 fails.
 
-Popularity; EASE, where the catalogue has at most 13,000 items; iALS, d = 64: their settings are chosen on a sample of
-the validation users, by the figure that also chose the epochs of our model. item-kNN is as `towers report` tunes it, by
-recall@20 of at most 2,000 validation users. The figures are those of every user of the test. All on one thread.
-`--work` resumes. `--ours` measures nothing: it only takes the figures of our model anew.
+Popularity; EASE, where the catalogue has at most 13,000 items; GF-CF; iALS, d = 64: their settings are chosen on a
+sample of the validation users, by the figure that also chose the epochs of our model. item-kNN is as `towers report`
+tunes it, by recall@20 of at most 2,000 validation users. The figures are those of every user of the test. All on one
+thread.
+`--work` resumes. `--ours` measures nothing: it only takes the figures of our model anew. `--only` measures one baseline
+and puts it beside the committed ones, with a date and a commit of its own.
 
 Claims: our model, as its own benchmark's committed result has it, is above each baseline. Popularity and item-kNN,
 fitted as the `towers report` of that result fitted them, have the figures that they had there, so both measure alike.
@@ -23,20 +25,25 @@ from typing import Any
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks.baselines.task import SETS, Set, Task, ours, prepared, reported_of
-from benchmarks.baselines.tuned import EASE_ITEMS, Result, baselines
-from benchmarks.harness.machine import load, verdict, write
+from benchmarks.baselines.tuned import EASE_ITEMS, GF_CF, IALS, Result, baselines
+from benchmarks.harness.machine import load, record, verdict, write
 from benchmarks.harness.resumable import Store
 from pipelines.rankers.ranker import EASE, KNN, POPULARITY
 
+STAMP = ("date", "commit", "dirty")
 MOST_DIFFERENCE = 0.0001  # of popularity and item-kNN from those of the committed report
 
 
-def main(name: str, data: Path, work: Path) -> int:
-    """Measures what is not in `work` yet, and writes the result."""
+def main(name: str, data: Path, work: Path, only: str | None) -> int:
+    """Measures what is not in `work` yet, all baselines or one of them, and writes the result."""
     chosen = SETS[name]
     dataset = prepared(chosen, data, work)
     task = Task.of(dataset, chosen.figures, refit=chosen.refit)
-    found = baselines(task, Store(work / "runs"))
+    found = baselines(task, Store(work / "runs"), only)
+    if only is not None:
+        committed, own = load(result_of(name)), record()
+        found = {**committed["baselines"], only: {**found[only], "measured": {key: own[key] for key in STAMP}}}
+        return told(name, {**committed, **beside_ours(chosen, found), "baselines": found})
     items = dataset.manifest.items
     left_out = {} if EASE in found else {EASE: f"{items:,} items, more than {EASE_ITEMS:,}"}
     result = {
@@ -112,6 +119,8 @@ if __name__ == "__main__":
     parser.add_argument("--data", type=Path, default=os.environ.get("TOWERS_DATA"), help="folder that holds the sets")
     parser.add_argument("--work", type=Path, help="keep data set and finished runs here, and go on with them")
     parser.add_argument("--ours", action="store_true", help="keep the committed baselines, renew our model's figures")
+    names = (POPULARITY, KNN, EASE, GF_CF, IALS)
+    parser.add_argument("--only", choices=names, help="keep the other committed baselines, measure this one")
     given = parser.parse_args()
     if given.ours:
         sys.exit(renew(given.name))
@@ -120,4 +129,4 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as temporary:
         directory = (given.work or Path(temporary)).resolve()
         directory.mkdir(parents=True, exist_ok=True)
-        sys.exit(main(given.name, Path(given.data).resolve(), directory))
+        sys.exit(main(given.name, Path(given.data).resolve(), directory, given.only))

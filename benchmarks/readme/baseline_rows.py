@@ -17,7 +17,7 @@ def baselines(result: Result, what: str) -> Rows:
     def both(test: dict[str, float]) -> str:
         return several([test[name] for name in names], ".4f")
 
-    titles = TITLES | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
+    titles = TITLES | {"gf_cf": "GF-CF", "ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
     told = [f"{titles[name]} {both(content['test'])}" for name, content in result["baselines"].items()]
     told.append(f"our model {both(result['ours']['test'])}")
     neighbours = result["baselines"]["item_knn"]

@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from benchmarks.baselines import ials as solver
 from benchmarks.baselines import task as protocol
 from benchmarks.baselines import tuned
+from benchmarks.baselines.gf_cf import GraphFilter
 from benchmarks.baselines.ials import Ials
 from benchmarks.baselines.task import Task, figures_of
 from benchmarks.harness.machine import load
@@ -101,6 +102,23 @@ def test_in_float32_the_vectors_are_nearly_the_same() -> None:
     exact, rough = (next(each.sweeps(sparse))[0] for each in (SETTINGS, replace(SETTINGS, dtype=np.float32)))
     assert rough.dtype == np.float32
     np.testing.assert_allclose(rough, exact, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.3])
+def test_scores_of_the_graph_filter_are_those_of_a_slow_loop(weight: float) -> None:
+    taken, rank = table(), 3
+    users, items = taken.sum(axis=1), taken.sum(axis=0)
+    scaled = np.zeros(taken.shape)
+    for user, item in zip(*taken.nonzero(), strict=True):
+        scaled[user, item] = 1 / np.sqrt(users[user] * items[item])
+    directions = np.linalg.svd(scaled)[2][:rank]
+    wanted = np.zeros(taken.shape)
+    for user, item in np.ndindex(taken.shape):
+        for other in np.flatnonzero(taken[user]):
+            low_pass = sum(each[other] * each[item] for each in directions) * np.sqrt(items[item] / items[other])
+            wanted[user, item] += scaled[:, other] @ scaled[:, item] + weight * low_pass
+    found = GraphFilter.of(sp.csr_array(taken), rank).scores(sp.csr_array(taken), weight)
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
 def test_a_matrix_that_cannot_be_solved_names_the_setting() -> None:
@@ -195,7 +213,8 @@ def test_each_baseline_is_measured_once_and_resumes(
     monkeypatch.setattr(tuned, "START", Ials(a0=0.1, reg=0.01, dimension=2))
     task = Task.of(data, ("ndcg@2", "hit_rate@2"), refit=False)
     made = tuned.baselines(task, Store(tmp_path))
-    assert made.keys() == {"popularity", "item_knn", "ease", "ials"}
+    assert made.keys() == {"popularity", "item_knn", "ease", "gf_cf", "ials"}
+    assert tuned.baselines(task, Store(tmp_path / "alone"), "gf_cf") == {"gf_cf": made["gf_cf"]}
     for baseline in made.values():
         assert baseline["test"].keys() == {"ndcg@2", "hit_rate@2"}
     best = made["ials"]["settings"]
@@ -305,6 +324,29 @@ def test_to_renew_our_figures_leaves_the_baselines_as_they_were(monkeypatch: pyt
     assert written["ours"]["test"] == {"ndcg@10": 0.0, "hit_rate@10": 1.0}
     claims = [written["claims"][f"{figure}: our model above item_knn"] for figure in ("ndcg@10", "hit_rate@10")]
     assert claims == [False, True]
+
+
+def test_one_baseline_is_measured_beside_the_committed_ones_with_a_stamp_of_its_own(
+    data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from benchmarks.baselines import run
+
+    written: dict[str, Any] = {}
+    own = {"test": {"ndcg@10": 1.0, "hit_rate@10": 0.0}}
+    monkeypatch.setattr(run, "prepared", lambda *_: data)
+    monkeypatch.setattr(run, "baselines", lambda _task, _store, only: {only: own})
+    monkeypatch.setattr(run, "write", lambda _file, _name, result: written.update(result))
+    assert run.main("beauty", tmp_path, tmp_path, "gf_cf") == 1
+    committed = load("baselines_beauty")
+    assert {key for key in committed if committed[key] != written[key]} == {"baselines", "claims"}
+    others = {name: content for name, content in committed["baselines"].items() if name != "gf_cf"}
+    assert written["baselines"].items() >= others.items()
+    measured = written["baselines"]["gf_cf"]
+    assert measured["test"] == own["test"] and measured["measured"].keys() == {"date", "commit", "dirty"}
+    assert (
+        not written["claims"]["ndcg@10: our model above gf_cf"]
+        and written["claims"]["hit_rate@10: our model above gf_cf"]
+    )
 
 
 def test_a_row_has_every_baseline_our_model_and_what_is_published() -> None:
