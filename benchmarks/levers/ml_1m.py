@@ -5,7 +5,7 @@ In: the folder of the data, a working directory, where an interrupted run resume
 
 Each lever is `EVENTS`, a recipe of single events, with that one change, trained for few epochs. The last row is the
 recipe of BSL's authors for a softmax (Wu et al., BSL, ICDE 2024: 800 uniform negatives, rate 1e-4, an L2 of 1e-3 that
-is part of the gradient), for 40 epochs, which take two fifths of the time of those 12, and it is still rising then.
+is part of the gradient), for 40 epochs, which take less time than those 12, and it is still rising then.
 Claim: the recipe finds more than that one does by then.
 """
 

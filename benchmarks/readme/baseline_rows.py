@@ -4,8 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from benchmarks.harness.published import NEXT_ITEM
-from benchmarks.readme.figures import Result, Rows, several
-from pipelines.evaluation.report_table import TITLES
+from benchmarks.readme.figures import CHEAP, Result, Rows, several
 
 FIGURES = {"recall@20": "recall@20", "hit_rate@10": "HitRate@10", "ndcg@20": "NDCG@20", "ndcg@10": "NDCG@10"}
 
@@ -17,12 +16,13 @@ def baselines(result: Result, what: str) -> Rows:
     def both(test: dict[str, float]) -> str:
         return several([test[name] for name in names], ".4f")
 
-    titles = TITLES | {"gf_cf": "GF-CF", "ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
+    titles = CHEAP | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
     told = [f"{titles[name]} {both(content['test'])}" for name, content in result["baselines"].items()]
     told.append(f"our model {both(result['ours']['test'])}")
     neighbours = result["baselines"]["item_knn"]
     if neighbours["as_reported"] != neighbours["test"]:
         told.append(f"item-kNN that is fitted on the validation items, too, {both(neighbours['as_reported'])}")
+    told += [f"not fitted: {titles[name]} ({why})" for name, why in result.get("left_out", {}).items()]
     published = [f"{model} {several([*pair], '.4f')}" for model, pair in NEXT_ITEM.get(result["set"], {}).items()]
     if published:
         told.append(f"published {', '.join(published)}")

@@ -28,6 +28,9 @@ def ml_100k(result: Result) -> Rows:
                 "quality.ml_100k",
             )
         )
+    verdict = f"{result['verdict']['metric']}, what the report's verdict is about"
+    text = result["verdict"]["text"].removeprefix(f"{result['verdict']['metric']} ")
+    rows.append((f"MovieLens-100k, global time split, ids, graph, gender, prior: {verdict}", text, "quality.ml_100k"))
     return rows
 
 

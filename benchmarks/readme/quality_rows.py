@@ -45,7 +45,7 @@ def quality(
     """Both ways of choosing the epoch, beside what is published for the split, as sets; and the service."""
     published, by, first = PUBLISHED[split], SOURCES[split], result["runs"]["validation"][0]
     service, seeds = first["service"], len(result["runs"]["validation"])
-    baseline, cheap = cheap_baseline(result, f"baselines_{(name if ordered else split).replace('-', '_')}")
+    baseline, cheap = cheap_baseline(result, split)
     command = repeated(f"quality.public_splits {name}", seeds)
     command += " --protocols validation" * ("test" not in result["figures"])
     weighted, chosen, disclosed = "", "epoch and norm exponent", ""
@@ -68,7 +68,8 @@ def quality(
             + f"; best published of servable models, {by['servable']}{', which reads no order' if ordered else ''}, "
             + several([*published["servable"].values()], ".4f")
             + (f", of any, {by['any']}, {several([*published['any'].values()], '.4f')}" if "any" in published else "")
-            + f"; strongest cheap baseline, {baseline}, {cheap['recall@20']:.4f} / {cheap['ndcg@20']:.4f}"
+            + f"; strongest cheap baseline, {baseline}{', which reads no order' if ordered else ''}, "
+            + several([cheap["recall@20"], cheap["ndcg@20"]], ".4f")
             + disclosed
             + rest,
             command,
