@@ -79,9 +79,12 @@ def _made(family: str, traits: Traits, plain: Point) -> list[tuple[set[str], Poi
     if family == USERS:
         return [({ML_1M}, {**plain, "temperature": 0.17, "average": 0.99})]
     if family == "graph":
-        one_hop: Point = {**plain, **partial, "neighbours": 3.0}
-        if traits.timed:
-            one_hop = {**one_hop, "recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
+        hop: Point = {"loss": "bsl", "correction": 0.3, "temperature": 0.12, "learning_rate": 0.0014}
+        hop = {**hop, "neighbours": 4.0, "balance": 0.25, "average": 0.999}
+        # Where the data have them.
+        hop = {**hop, "cooccurrence": 6.0 if traits.timed else 3.0, "contrast": 0.1}
+        hop = {**hop, "recency": 4.0, "neighbours_recency": 16.0}
+        one_hop: Point = {name: hop.get(name, value) for name, value in plain.items()}
         both = [({GOWALLA}, one_hop), ({GOWALLA, ML_1M}, {**one_hop, **dense, "correction": 0.7})]
         return both[::-1] if is_dense else both
     if family == "history":
