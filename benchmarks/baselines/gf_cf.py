@@ -1,4 +1,4 @@
-"""GF-CF: a graph filter in closed form, without training; the strongest of the cheap baselines on large sparse sets.
+"""GF-CF: a graph filter in closed form, without training; the strongest of the cheap baselines on Gowalla.
 
 In: which user took which item, a sparse matrix. Out: scores of all items for histories. Shen et al., How powerful is
 graph convolution for recommendation?, CIKM 2021:

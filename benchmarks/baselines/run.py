@@ -30,7 +30,7 @@ from benchmarks.harness.machine import load, record, verdict, write
 from benchmarks.harness.resumable import Store
 from pipelines.rankers.ranker import EASE, KNN, POPULARITY
 
-STAMP = ("date", "commit", "dirty")
+STAMP = ("date", "commit", "dirty", "machine")
 MOST_DIFFERENCE = 0.0001  # of popularity and item-kNN from those of the committed report
 
 

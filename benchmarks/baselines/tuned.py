@@ -37,7 +37,7 @@ LADDERS: Mapping[str, Sequence[float]] = {
 }
 START = Ials(a0=0.03, reg=0.003)
 MOST_SWEEPS, PATIENCE = 16, 2  # sweeps of a setting, and those without a better figure on validation that end it
-WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0)  # of the low-pass filter of GF-CF; 0.3 was published for Gowalla
+WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the low-pass filter of GF-CF; 0.3 was published for Gowalla
 BLOCK = 1_024  # users whose scores of all items are in memory
 LONGEST = 64  # sweeps of the best setting, where it still rises
 Result = dict[str, Any]
@@ -65,6 +65,8 @@ def baselines(task: Task, store: Store, only: str | None = None) -> dict[str, Re
     def run(baseline: str, settings: Mapping[str, Any], function: Callable[[], Result]) -> Result:
         return store.run({**base, "baseline": baseline, **settings}, function)
 
+    if only is not None and only not in made:
+        raise ValueError(f"{only}: {task.data.manifest.items:,} items, more than {EASE_ITEMS:,}")
     asked = made if only is None else {only: made[only]}
     return {name: run(name, {}, partial(function, task, partial(run, name))) for name, function in asked.items()}
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+from benchmarks.harness.machine import origin
 from benchmarks.harness.published import NEXT_ITEM
 from benchmarks.readme.figures import CHEAP, Result, Rows, several
 
@@ -17,7 +18,11 @@ def baselines(result: Result, what: str) -> Rows:
         return several([test[name] for name in names], ".4f")
 
     titles = CHEAP | {"ials": f"iALS of d = {result['baselines']['ials']['settings']['dimension']}"}
-    told = [f"{titles[name]} {both(content['test'])}" for name, content in result["baselines"].items()]
+    told = [
+        f"{titles[name]} {both(content['test'])}"
+        + (f" ({origin(content['measured'])})" if "measured" in content else "")
+        for name, content in result["baselines"].items()
+    ]
     told.append(f"our model {both(result['ours']['test'])}")
     neighbours = result["baselines"]["item_knn"]
     if neighbours["as_reported"] != neighbours["test"]:

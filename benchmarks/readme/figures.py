@@ -19,7 +19,7 @@ def repeated(command: str, seeds: int) -> str:
     return command if seeds == 1 else f"{command} --seeds {seeds}"
 
 
-def cheap_baseline(result: Result, split: str) -> tuple[str, dict[str, float]]:
+def cheap_baseline(result: Result, split: str) -> tuple[str, dict[str, float], bool]:
     """The cheap baseline with the highest recall@20, of the table of the split's baselines as sets and the item-kNN of
     the result's own report, which reads the order where the model does.
 
@@ -28,7 +28,7 @@ def cheap_baseline(result: Result, split: str) -> tuple[str, dict[str, float]]:
         split: the data set.
 
     Returns:
-        Its title, and its figures.
+        Its title, its figures, and whether it is the report's, which reads what the model reads.
     """
     table = load(f"baselines_{split.replace('-', '_')}")["baselines"]
     found = {name: content["test"] for name, content in table.items()}
@@ -36,7 +36,7 @@ def cheap_baseline(result: Result, split: str) -> tuple[str, dict[str, float]]:
     own = {figure: of_report[figure]["value"] for figure in result["figures"]["validation"]}
     found["item_knn"] = max(found["item_knn"], own, key=lambda each: each["recall@20"])
     best = max(found, key=lambda each: found[each]["recall@20"])
-    return CHEAP.get(best, best), found[best]
+    return CHEAP.get(best, best), found[best], found[best] is own
 
 
 def best_baseline(figures: Mapping[str, Any]) -> str:

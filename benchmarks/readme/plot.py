@@ -26,7 +26,7 @@ def draw(folder: Path = PLOTS) -> None:
             continue
         result = load(name)
         own = result["figures"]["validation"]["recall@20"]["mean"]
-        _, cheap = cheap_baseline(result, split)
+        _, cheap, _ = cheap_baseline(result, split)
         published = PUBLISHED[split]["servable"]["recall@20"]
         figures[shown] = {"towers": own, "best published": published, CHEAP: cheap["recall@20"]}
     serving = load("serving")

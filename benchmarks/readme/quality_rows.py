@@ -45,7 +45,8 @@ def quality(
     """Both ways of choosing the epoch, beside what is published for the split, as sets; and the service."""
     published, by, first = PUBLISHED[split], SOURCES[split], result["runs"]["validation"][0]
     service, seeds = first["service"], len(result["runs"]["validation"])
-    baseline, cheap = cheap_baseline(result, split)
+    baseline, cheap, reads_order = cheap_baseline(result, split)
+    unread = ", which reads no order" if ordered and not reads_order else ""
     command = repeated(f"quality.public_splits {name}", seeds)
     command += " --protocols validation" * ("test" not in result["figures"])
     weighted, chosen, disclosed = "", "epoch and norm exponent", ""
@@ -68,7 +69,7 @@ def quality(
             + f"; best published of servable models, {by['servable']}{', which reads no order' if ordered else ''}, "
             + several([*published["servable"].values()], ".4f")
             + (f", of any, {by['any']}, {several([*published['any'].values()], '.4f')}" if "any" in published else "")
-            + f"; strongest cheap baseline, {baseline}{', which reads no order' if ordered else ''}, "
+            + f"; strongest cheap baseline, {baseline}{unread}, "
             + several([cheap["recall@20"], cheap["ndcg@20"]], ".4f")
             + disclosed
             + rest,

@@ -121,7 +121,9 @@ def engines(result: Result) -> Rows:
     items, single, batch = result["sizes"]["items"], *(result["of_hnswlib"][form] for form in ("single", "batch"))
     shares = ", ".join(f"{name} {single[name]:.2f} / {batch[name]:.2f}" for name in single if name != "hnswlib")
     what = f"Engines at {items:,} items, likewise: share of hnswlib's queries/s one by one / in batches"
-    return [(what, shares, "search.engines --work DIR --rounds 9 --damages 20" + " --million" * (items == 1_000_000))]
+    damages = sum(next(iter(result["damages"].values())).values())
+    command = f"search.engines --work DIR --rounds {result['rounds']} --damages {damages}"
+    return [(what, shares, command + " --million" * (items == 1_000_000))]
 
 
 def bulk_recall(result: Result) -> Rows:

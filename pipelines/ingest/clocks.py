@@ -16,7 +16,7 @@ def warn_of_clocks(events: EventTable) -> None:
     if events.time is None:
         return
     if early := told_of_past(events.time, events.time_unit):
-        say(f"warning: {early}: from a clock that was not set, or cut numbers; mend their times, or leave them out")
+        say(f"warning: {early}: if that is wrong, a clock was not set or numbers were cut: mend or leave them out")
     if late := told_of_future(events.time, events.time_unit):
         newest = "they count as the newest in a split by time, in histories and in a prior"
         say(f"warning: {late}: {newest}; mend their times or data.time_unit, or leave them out")

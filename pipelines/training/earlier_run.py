@@ -119,7 +119,7 @@ class EarlierRun:
         Raises:
             DataError: it did, or its data set, which tells, is gone.
         """
-        if data.manifest.fingerprint == self.summary["dataset"]:
+        if self.summary["dataset"] in data.manifest.fingerprints:
             return
         path = (self.path / self.summary["dataset_path"]).resolve()
         try:

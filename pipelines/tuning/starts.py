@@ -85,7 +85,10 @@ def _made(family: str, traits: Traits, plain: Point) -> list[tuple[set[str], Poi
         hop = {**hop, "cooccurrence": 6.0 if traits.timed else 3.0, "contrast": 0.1}
         hop = {**hop, "recency": 4.0, "neighbours_recency": 16.0}
         one_hop: Point = {name: hop.get(name, value) for name, value in plain.items()}
-        both = [({GOWALLA}, one_hop), ({GOWALLA, ML_1M}, {**one_hop, **dense, "correction": 0.7})]
+        mixed: Point = {**plain, **partial, "neighbours": 3.0, **dense, "correction": 0.7}
+        if traits.timed:
+            mixed = {**mixed, "recency": 8.0, "neighbours_recency": 16.0, "cooccurrence": 3.0}
+        both = [({GOWALLA}, one_hop), ({GOWALLA, ML_1M}, mixed)]
         return both[::-1] if is_dense else both
     if family == "history":
         return [({ML_100K}, {**plain, "user_id": "masked", "temperature": 0.2})]

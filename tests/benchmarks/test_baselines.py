@@ -17,7 +17,7 @@ from benchmarks.baselines.ials import Ials
 from benchmarks.baselines.task import Task, figures_of
 from benchmarks.harness.machine import load
 from benchmarks.harness.resumable import Store
-from benchmarks.readme import baseline_rows
+from benchmarks.readme import baseline_rows, figures
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut
 from pipelines.ingest import prepare
@@ -224,6 +224,8 @@ def test_each_baseline_is_measured_once_and_resumes(
     monkeypatch.setattr(tuned, "ease_weights", None)
     assert tuned.baselines(task, Store(tmp_path)) == made
     monkeypatch.setattr(tuned, "EASE_ITEMS", 4)
+    with pytest.raises(ValueError, match=r"^ease: \d+ items, more than 4$"):
+        tuned.baselines(task, Store(tmp_path), "ease")
     assert "ease" not in tuned.baselines(task, Store(tmp_path))
 
 
@@ -342,11 +344,23 @@ def test_one_baseline_is_measured_beside_the_committed_ones_with_a_stamp_of_its_
     others = {name: content for name, content in committed["baselines"].items() if name != "gf_cf"}
     assert written["baselines"].items() >= others.items()
     measured = written["baselines"]["gf_cf"]
-    assert measured["test"] == own["test"] and measured["measured"].keys() == {"date", "commit", "dirty"}
+    assert measured["test"] == own["test"] and measured["measured"].keys() == {"date", "commit", "dirty", "machine"}
     assert (
         not written["claims"]["ndcg@10: our model above gf_cf"]
         and written["claims"]["hit_rate@10: our model above gf_cf"]
     )
+
+
+@pytest.mark.parametrize(("gf_cf", "best"), [(0.2, ("GF-CF", 0.2, False)), (0.12, ("item-kNN", 0.15, True))])
+def test_the_strongest_cheap_baseline_is_of_the_table_or_of_the_report(
+    gf_cf: float, best: tuple[str, float, bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = {"item_knn": {"test": {"recall@20": 0.1}}, "gf_cf": {"test": {"recall@20": gf_cf}}}
+    monkeypatch.setattr(figures, "load", lambda name: {"baselines_a_b": {"baselines": table}}[name])
+    report = {"metrics": {"item_knn": {"recall@20": {"value": 0.15}}}}
+    result = {"runs": {"validation": [report]}, "figures": {"validation": {"recall@20": {}}}}
+    title, value, own = best
+    assert figures.cheap_baseline(result, "a-b") == (title, {"recall@20": value}, own)
 
 
 def test_a_row_has_every_baseline_our_model_and_what_is_published() -> None:

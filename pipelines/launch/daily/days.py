@@ -10,6 +10,7 @@ from pipelines.errors import DataError
 from pipelines.launch import gate
 from pipelines.launch.daily.day import Day
 from pipelines.launch.daily.settings import Loop
+from pipelines.training.train import SUMMARY
 from serving.bundle.manifest import read_manifest
 from serving.errors import BundleError
 from serving.files.staging import staged
@@ -24,8 +25,7 @@ def today(loop: Loop) -> Day:
     begun = next((day for day in days if day.name.endswith(f"-{key[:KEY_DIGITS]}")), None)
     if begun is not None and begun.has_run:
         return begun
-    # Not the newest: after a rollback its model is a bad start, too. That may come before an interrupted day goes on.
-    before = day_that_answers(loop, [day for day in days if day is not begun]) if loop.settings.warm else None
+    before = _start(loop, [day for day in days if day is not begun]) if loop.settings.warm else None
     if begun is not None:
         day = replace(begun, warm_from=before)
     else:
@@ -36,6 +36,16 @@ def today(loop: Loop) -> Day:
         plan = {"started": day.started, "warm_from": day.warm_from, "key": key}
         half.write_text(json.dumps(plan) + "\n", encoding="utf-8")
     return day
+
+
+def _start(loop: Loop, days: list[Day]) -> str | None:
+    """The name of the day to start from; warns if its run is gone."""
+    # Not the newest: after a rollback its model is a bad start, too. That may come before an interrupted day goes on.
+    name = day_that_answers(loop, days)
+    if name is not None and not (run := loop.settings.work / name / "run" / SUMMARY).is_file():
+        say(f"warning: {run}: missing, so the model of today is trained from scratch")
+        return None
+    return name
 
 
 def all_days(loop: Loop) -> list[Day]:

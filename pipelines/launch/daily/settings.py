@@ -128,7 +128,7 @@ class Loop:
             place = "" if content is None else f" answers in {self.settings.shown_store} and"
             say(
                 f"warning: {self.choice.active}{place} is not in {self.settings.root}: the bundle of today is judged "
-                "without it and trained from scratch"
+                "without it, and a training that begins now begins from scratch"
             )
 
     def stored_active(self) -> bytes | None:

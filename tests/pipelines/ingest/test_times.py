@@ -326,7 +326,7 @@ def test_a_few_events_from_before_the_logs_of_our_days_are_told(
 ) -> None:
     """178714 is what a file that was cut short left of 1787140800."""
     times_of(tmp_path, [SECOND, 178_714, 0, SECOND + 1, SECOND + 2])
-    told = "warning: 2 events earlier than 1990, the earliest of 1970-01-01 00:00:00: from a clock that was not set, "
+    told = "warning: 2 events earlier than 1990, the earliest of 1970-01-01 00:00:00: if that is wrong, a clock "
     assert told in capsys.readouterr().err
     first = 631_152_000  # 1990-01-01
     for times in ([SECOND, first, first + 1], [SECOND, 0], [5, 0, 90_000]):  # of our days; as many; a clock of its own

@@ -251,7 +251,8 @@ def test_a_day_is_uploaded_and_answers_from_the_store(tmp_path: Path) -> None:
 
 def plan(folder: Path, name: str, started: str, outcome: str | None = ACTIVATED) -> None:
     """A day and its bundle, empty."""
-    (folder / "days" / name).mkdir(parents=True)
+    (folder / "days" / name / "run").mkdir(parents=True)
+    (folder / "days" / name / "run" / "summary.json").write_text("{}")
     (folder / "days" / name / PLAN).write_text(json.dumps({"started": started, "warm_from": None, "key": ""}))
     if outcome is not None:
         (folder / "days" / name / SUMMARY).write_text(json.dumps({"outcome": outcome}))
@@ -375,8 +376,9 @@ def test_a_day_starts_from_the_one_whose_model_answers_from_a_renewed_bundle(loo
         assert days.today(loop).warm_from == expected
 
 
+@pytest.mark.parametrize("begun_by", ["days/{}/run", "days/{}/.run.unfinished", "bundles/{}"])
 def test_a_day_interrupted_before_its_training_starts_from_the_model_that_answers_now(
-    loop: Loop, tmp_path: Path
+    loop: Loop, tmp_path: Path, begun_by: str
 ) -> None:
     """An operator may have rolled back since; a training that has begun goes on from its start."""
     bad, good = "2026-11-03-c", "2026-11-01-a"
@@ -388,9 +390,20 @@ def test_a_day_interrupted_before_its_training_starts_from_the_model_that_answer
     choose(loop.settings.root, good)
     day = days.today(loop)
     assert day == replace(begun, warm_from=good) == all_days(loop)[-1]
-    (day.folder / ".run.unfinished").mkdir()
+    (tmp_path / begun_by.format(day.name)).mkdir(parents=True)
     choose(loop.settings.root, bad, good)
     assert days.today(loop) == day
+
+
+def test_a_day_whose_start_lost_its_run_starts_cold(
+    loop: Loop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    choose(loop.settings.root, "2026-11-03-c")
+    summary = tmp_path / "days" / "2026-11-03-c" / "run" / "summary.json"
+    summary.unlink()
+    assert days.today(loop).warm_from is None
+    assert f"warning: {summary}: missing, so the model of today is trained from scratch" in capsys.readouterr().err
 
 
 def test_a_bundle_that_answers_and_is_gone_is_told(
@@ -398,14 +411,14 @@ def test_a_bundle_that_answers_and_is_gone_is_told(
 ) -> None:
     choose(loop.settings.root, "gone")
     loop.follow()
-    told = f"gone is not in {loop.settings.root}: the bundle of today is judged without it and trained from scratch"
-    assert capsys.readouterr().err == f"warning: {told}\n"
+    told = f"gone is not in {loop.settings.root}: the bundle of today is judged without it, "
+    assert capsys.readouterr().err == f"warning: {told}and a training that begins now begins from scratch\n"
 
 
 def test_a_day_that_cannot_start_warm_says_how_it_can_start(loop: Loop, tmp_path: Path) -> None:
     plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
     (loop.settings.root / "active.json").write_text(Active(active="2026-11-03-c").model_dump_json())
-    with pytest.raises(DataError, match=r"--warm-from .*2026-11-03-c/run: not a finished run .*; with warm = false"):
+    with pytest.raises(DataError, match=r"--warm-from .*2026-11-03-c/run: .*config\.toml: .*; with warm = false"):
         daily.run(tmp_path / "daily.toml")
 
 
@@ -450,9 +463,9 @@ def test_days_that_made_no_bundle_take_no_place_of_those_that_did(loop: Loop, tm
         plan(tmp_path, name, f"{name[:10]}T03:30", None)
     for name in names[3:]:
         (tmp_path / "bundles" / name).rmdir()
-    choose(loop.settings.root, names[2], names[1])
-    # Of six days the last three failed. Two are kept, and two with a bundle.
-    assert days.remove_old(loop, all_days(loop)[-1]) == [names[0], names[3]]
+    choose(loop.settings.root, names[0])
+    # Of six days the last three failed. Two are kept, two with a bundle, and what answers.
+    assert days.remove_old(loop, all_days(loop)[-1]) == [names[3]]
 
 
 def test_the_day_whose_model_answers_from_a_renewed_bundle_is_kept(

@@ -90,7 +90,7 @@ def test_the_starts_of_a_data_set_can_be_left_out() -> None:
     assert of_family("ids", replace(dense, whole_users=False), *ORIGINS) == [rich, less]
     plain, rich, less = (*plain[:5], 0.0, 1.0), (*rich[:6], 4.0), (*less[:6], 4.0)
     hop = (0.12, "bsl", 0.3, 0, 0, 6.0, 4.0)
-    assert of_family("graph", timed) == [hop, (0.17, "bsl", 0.7, 0, 500, 6.0, 4.0)]
+    assert of_family("graph", timed) == [hop, (0.17, "bsl", 0.7, 0, 500, 3.0, 8.0)]
     assert of_family("graph", replace(sparse, few_pairs=True))[0] == (*hop[:5], 3.0, None)
     assert of_family("graph", timed, "ml-1m") == [hop, rich]
     assert of_family("history", timed) == [(0.2, *plain[1:]), rich]
