@@ -339,6 +339,17 @@ def test_a_run_whose_data_set_forgot_a_user_since_is_an_earlier_run_all_the_same
         earlier.refuse_leak(Dataset.open(world / "tuesday"), {"choose": ("train",)})
 
 
+def test_a_data_set_that_forgot_a_user_is_still_the_one_of_its_run(tmp_path: Path) -> None:
+    """Pairs that repeat over the splits of untimed events are no leak of it."""
+    rows = [f"u{user},i{number % 3}" for user in range(6) for number in range(9)]
+    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id", *rows]) + "\n")
+    prepare.run(DataConfig(split="random", duplicates="keep"), tmp_path / "events.csv", tmp_path / "data")
+    summary = {"dataset": Dataset.open(tmp_path / "data").manifest.fingerprint, "dataset_path": "../data"}
+    forget_in_dataset(tmp_path / "data", "u0", dry_run=False)
+    held = {"choose": ("valid", "test")}
+    EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(Dataset.open(tmp_path / "data"), held)
+
+
 def test_without_its_data_set_nothing_tells_what_a_run_saw(world: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "run", tmp_path / "run")
     with pytest.raises(
