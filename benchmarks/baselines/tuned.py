@@ -20,7 +20,7 @@ from benchmarks.harness.resumable import Store
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.dataset.popularity import Counting
 from pipelines.rankers.choice import EASE_LADDER, choose
-from pipelines.rankers.ease import PENALTY, Ease, ease_weights
+from pipelines.rankers.ease import BLOCK, PENALTY, Ease, ease_weights, highest
 from pipelines.rankers.evaluate import Lists, Ranker
 from pipelines.rankers.fits import Fits, Settings, ranker_of
 from pipelines.rankers.item_knn import history
@@ -38,7 +38,6 @@ LADDERS: Mapping[str, Sequence[float]] = {
 START = Ials(a0=0.03, reg=0.003)
 MOST_SWEEPS, PATIENCE = 16, 2  # sweeps of a setting, and those without a better figure on validation that end it
 WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the low-pass filter of GF-CF; 0.3 was published for Gowalla
-BLOCK = 1_024  # users whose scores of all items are in memory
 LONGEST = 64  # sweeps of the best setting, where it still rises
 Result = dict[str, Any]
 Run = Callable[[Mapping[str, Any], Callable[[], Result]], Result]
@@ -147,17 +146,13 @@ def filtered(filters: GraphFilter, weight: float, k: int) -> Ranker:
 
     def rank(held: HeldOut) -> Lists:
         items = len(filters.roots)
-        taken, masked = history(held.seen_offsets, held.seen_items, items), history(*held.masked, items)
-        lists, deep = np.full((len(held.users), k), -1, np.int32), min(k, items)
+        taken = history(held.seen_offsets, held.seen_items, items)
+        lists = np.full((len(held.users), k), -1, np.int32)
         for start in range(0, len(lists), BLOCK):
-            rows = slice(start, start + BLOCK)
-            scores = filters.scores(taken[rows], weight)
-            scores[masked[rows].nonzero()] = -np.inf
-            best = np.argpartition(-scores, deep - 1, axis=1)[:, :deep]
-            values = np.take_along_axis(scores, best, axis=1)
-            order = np.argsort(-values, axis=1, kind="stable")
-            found = np.where(values > -np.inf, best, -1)
-            lists[rows, :deep] = np.take_along_axis(found, order, axis=1)
+            part = taken[start : start + BLOCK]
+            scores = filters.scores(part, weight)
+            scores[part.nonzero()] = -np.inf
+            lists[start : start + BLOCK, : min(k, items)] = highest(scores, k)
         return lists
 
     return rank

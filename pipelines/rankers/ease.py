@@ -1,6 +1,7 @@
 """EASE: a closed-form linear item-item model, a strong baseline for small catalogues."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -43,13 +44,24 @@ class Ease:
             if not repeats:
                 row, column = part[asked].nonzero()
                 scores[row, column] = -np.inf
-            deep = min(k, items)
-            best = np.argpartition(-scores, deep - 1, axis=1)[:, :deep] if deep < items else np.argsort(-scores, axis=1)
-            value = np.take_along_axis(scores, best, axis=1)
-            place = np.argsort(-value, axis=1, kind="stable")
-            value = np.take_along_axis(value, place, axis=1)
-            found[start + asked, :deep] = np.where(np.isinf(value), -1, np.take_along_axis(best, place, axis=1))
+            found[start + asked, : min(k, items)] = highest(scores, k)
         return found
+
+
+def highest(scores: NDArray[np.floating[Any]], k: int) -> Lists:
+    """The items with the k highest of each row's scores, best first: [B, min(k, N)]; -1 where a score is infinite.
+
+    Args:
+        scores: [B, N], minus infinity for what must not be in the list.
+        k: at least 1.
+    """
+    items = scores.shape[1]
+    deep = min(k, items)
+    best = np.argpartition(-scores, deep - 1, axis=1)[:, :deep] if deep < items else np.argsort(-scores, axis=1)
+    value = np.take_along_axis(scores, best, axis=1)
+    place = np.argsort(-value, axis=1, kind="stable")
+    value = np.take_along_axis(value, place, axis=1)
+    return np.where(np.isinf(value), -1, np.take_along_axis(best, place, axis=1)).astype(np.int32)
 
 
 def ease_weights(users: Integers, items: Integers, shape: tuple[int, int], penalty: float) -> NDArray[np.float32]:

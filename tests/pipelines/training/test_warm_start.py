@@ -346,8 +346,9 @@ def test_a_data_set_that_forgot_a_user_is_still_the_one_of_its_run(tmp_path: Pat
     prepare.run(DataConfig(split="random", duplicates="keep"), tmp_path / "events.csv", tmp_path / "data")
     summary = {"dataset": Dataset.open(tmp_path / "data").manifest.fingerprint, "dataset_path": "../data"}
     forget_in_dataset(tmp_path / "data", "u0", dry_run=False)
-    held = {"choose": ("valid", "test")}
-    EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(Dataset.open(tmp_path / "data"), held)
+    data = Dataset.open(tmp_path / "data")
+    assert data.manifest.fingerprint != summary["dataset"]
+    EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(data, {"choose": ("valid", "test")})
 
 
 def test_without_its_data_set_nothing_tells_what_a_run_saw(world: Path, tmp_path: Path) -> None:
