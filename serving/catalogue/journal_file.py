@@ -1,6 +1,7 @@
 """The SQLite file of a journal on disk: its connection, schema and the lock around its creation."""
 
 import fcntl
+import logging
 import secrets
 import sqlite3
 import time
@@ -11,6 +12,9 @@ from typing import IO
 
 from serving.catalogue.journal import JournalError
 from serving.files.staging import flush
+from serving.telemetry.logs import SERVICE
+
+log = logging.getLogger(SERVICE)
 
 FILE = "journal.sqlite"
 LOCK = "journal.lock"
@@ -81,6 +85,7 @@ def create(path: Path) -> None:
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_hex(16),))
+            log.info("%s: a new journal, without any live change", path)  # nobody may miss that --state is mistyped
         for statement in LATER:
             connection.execute(statement)
         connection.execute("COMMIT")

@@ -111,6 +111,7 @@ def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool
             connection.execute(
                 "INSERT INTO towers.journal VALUES (%s, %s, 0, 0, 0, 0)", (secrets.token_hex(16), SCHEMA_VERSION)
             )
+            log.info("%s: a new journal, without any live change", url)
         if connection.execute("SELECT to_regclass('towers.event_types')").fetchall() == [(None,)]:
             connection.execute(LATER)
         _follow_place(connection, url)

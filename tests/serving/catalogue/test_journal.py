@@ -1,5 +1,7 @@
 """The contract of every journal: it equals a dict for any ids and threads, and keeps nothing of what it refuses."""
 
+import logging
+import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -158,6 +160,14 @@ def journal(place: JournalPlace) -> Iterator[Journal]:
     opened = place.open()
     yield opened
     opened.close()
+
+
+def test_the_log_tells_of_a_new_journal_alone(place: JournalPlace, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    place.open().close()
+    place.open().close()
+    [told] = [each.getMessage() for each in caplog.records]
+    assert re.fullmatch(r"\S+: a new journal, without any live change", told)
 
 
 def test_the_version_tells_what_any_connection_changed(journal: Journal, place: JournalPlace) -> None:
