@@ -9,8 +9,7 @@ import tomli_w
 
 from pipelines.console import amount
 from pipelines.training.check import check_recipe
-from pipelines.tuning.finalist import Finalist
-from pipelines.tuning.finals import Finals
+from pipelines.tuning.finals import Finalist, Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
 from pipelines.tuning.traits import Raw, validation
 from towers.config.recipe import Config, parse_config
@@ -39,11 +38,11 @@ def recipe(finals: Finals, finalist: Finalist) -> Raw:
     falls = search.fixed.config.optimizer.schedule != "constant"
     if refit and not open_ended and not falls and not raw["train"].get("choose_epoch"):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
-        first = finalist.runs[0].epochs[best - 1]
+        chosen_by = finalist.run.epochs[best - 1]
         if raw["model"]["norm_exponent"] == "validation":
-            raw["model"]["norm_exponent"] = round(first.norm_exponent, 2)
+            raw["model"]["norm_exponent"] = round(chosen_by.norm_exponent, 2)
         if raw["model"].get("prior") == "validation":
-            raw["model"]["prior"] = first.prior or "off"
+            raw["model"]["prior"] = chosen_by.prior or "off"
     given = raw["train"].get("epochs", train["epochs"])
     epochs = given if falls else min(given, train["epochs"])
     own = {"metric": search.asked.metric, "seed": search.asked.seed}
@@ -64,17 +63,16 @@ def text(raw: Raw, comments: list[str]) -> str:
 
 def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
     """Describes how the recipe was found and how long it trains, one paragraph each."""
-    search, trial, final = finals.search, finalist.tried, finalist.runs[0]
+    search, trial, final = finals.search, finalist.tried, finalist.run
     tried = search.tried()
     pruned = sum(each.run.end == "pruned" for each in tried)
-    seeds = f", mean of {len(finalist.runs)} seeds" if len(finalist.runs) > 1 else ""
     longer = f"; its final ran for {amount(len(final.epochs), 'epochs')}" if final != trial.run else ""
     epochs, chosen = raw["train"]["epochs"], raw["train"].get("choose_epoch", True)
-    epoch_s = finalist.epoch_s(finals.growth, validated=chosen)
+    epoch_s = finals.epoch_s(finalist, validated=chosen)
     return [
         f"{FOUND_BY} for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
         f"alone, {validation(search.data.manifest)}: {search.asked.metric} {finalist.value:.4f} after "
-        f"{amount(finalist.best_epoch, 'epochs')}{seeds}.",
+        f"{amount(finalist.best_epoch, 'epochs')}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
         f"trial {trial.number} of family {trial.family!r}, which ran for "
         f"{amount(len(trial.run.epochs), 'epochs')}{longer}.",

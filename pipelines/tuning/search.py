@@ -1,9 +1,10 @@
-"""The search: an Optuna study whose trials train for one share each, until the rest of the budget is for the finals.
+"""The search: Optuna studies whose trials train for one share each, until the rest of the budget is for the finals.
 
-It first tries the starts, then alternates steps from the best point with Optuna's TPE sampler, in the best family and
-at times in those near it; see `docs/model/tuning.md`.
+It first tries the starts, then steps from the best point, in the best family and at times in those near it, at last
+what Optuna's TPE sampler proposes; see `docs/model/tuning.md`.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from optuna import Study, TrialPruned
 from optuna.samplers import TPESampler
-from optuna.trial import FrozenTrial, Trial
+from optuna.trial import Trial
 
 from pipelines.console import Advance, amount, say
 from pipelines.dataset.dataset import Dataset
@@ -19,7 +20,7 @@ from pipelines.training.check import check_recipe
 from pipelines.tuning.clock import Clock
 from pipelines.tuning.space import Family, FixedSettings, canonical
 from pipelines.tuning.starts import Point
-from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, open_study, run_of, tried, waits
+from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, ended, open_study, run_of, waits
 from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
 from serving.files.staging import remove
@@ -30,9 +31,8 @@ SHARES, SHARE_EPOCHS = 28, 10.0  # a trial's share of the budget, and in epochs 
 LARGEST_SHARE = 12  # a trial of slow epochs may train 2 in a twelfth of the budget, 1 in a sixth
 ROOM = 0.8  # planned part of the recipe's training time, because a machine's load varies
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
-FINALS = SHARES // 2  # what the finals cost: as many runs of the best trial, at most half of the budget
-STEPS_FIRST, STEP_EVERY = 12, 4  # a family's first trials are steps, later one in this many
-NEAR, OTHERS_EVERY = 0.95, 3  # families as near to the best one as this share one trial in this many
+FINALS = SHARES // 3  # what is kept for the finals: as many runs of the best trial, at most a third of the budget
+NEAR, OTHERS_EVERY = 0.95, 3  # families that promise nearly as much as the best share one trial in this many
 MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
 START, SAMPLED, LARGER_BATCH, REPEAT = "start", "sampled", "larger batch", "tried before"
 SPREAD = 100_003  # keeps the sampler seeds of two searches apart
@@ -79,8 +79,8 @@ class Search:
         self.data, self.fixed, self.traits, self.asked, self.work = data, fixed, traits, asked, work
         self.families = {each.name: each for each in families}
         (work / "trials").mkdir(exist_ok=True)
-        self.study = open_study(work / "study.db", "search")
-        self.clock = Clock(asked.budget_s, self.study, begun)
+        self.studies = {name: open_study(work / "study.db", name) for name in self.families}
+        self.clock = Clock(asked.budget_s, next(iter(self.studies.values())), begun)
         longest = ROOM * asked.train_s
         self.share = min(self.clock.budget_s / SHARES, longest) if self.clock.timed else SHARE_EPOCHS
         self._largest = min(self.clock.budget_s / LARGEST_SHARE, longest / 2)
@@ -88,8 +88,9 @@ class Search:
         self.validation_users = min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // traits.items))
 
     def tried(self) -> list[Tried]:
-        """Returns all trials that have ended."""
-        return tried(self.study)
+        """Returns the trials that have ended."""
+        every = [each for study in self.studies.values() for each in ended(study)]
+        return sorted((Tried(run=run_of(each), **each.user_attrs[PLAN]) for each in every), key=lambda each: each.number)
 
     def ranked(self) -> list[Tried]:
         """Returns the complete trials, the best first."""
@@ -107,22 +108,18 @@ class Search:
 
     def run(self, advance: Advance) -> None:
         """Runs trials until the search has used its part of the budget; calls `advance` for each."""
-
-        def after(study: Study, trial: FrozenTrial) -> None:
+        while study := self._next():
+            # A new one for each trial, so that an interrupted search samples what it would have.
+            seed = self.asked.seed * SPREAD + len(self.tried())
+            study.sampler = TPESampler(seed=seed, n_startup_trials=1, multivariate=True)
+            study.optimize(self._objective, n_trials=1)
             advance(1)
-            if run_of(trial).reason != REPEAT:
-                self._tell()
-            if not self._enqueue():
-                study.stop()
+            self._tell()
 
-        if self._enqueue():
-            self.study.optimize(self._objective, timeout=self.clock.left(), callbacks=[after])
-
-    def train(self, trial: Trial, raw: Raw, share: Share, seed: int = 0) -> Run:
-        """Trains a trial of a study, from the epochs that it has, and keeps its run; `seed` adds to the search's."""
-        directory = self.work / "trials" / trial.user_attrs[PLAN]["directory"]
+    def train(self, trial: Trial, raw: Raw, directory: str, share: Share) -> Run:
+        """Trains a trial of a study, from the epochs that it has, and keeps its run."""
         try:
-            run = train(self._config(raw, seed), self.data, directory, share, run_of(trial))
+            run = train(self._config(raw), self.data, self.work / "trials" / directory, share, run_of(trial))
         except ConfigError as error:
             run = Run(end="refused", reason=str(error))
         except KeyboardInterrupt:
@@ -131,54 +128,55 @@ class Search:
         trial.set_user_attr(RUN, run.model_dump())
         return run
 
-    def _config(self, raw: Raw, seed: int) -> Config:
+    def _config(self, raw: Raw) -> Config:
         usual = {"epochs": MOST_EPOCHS, "patience": PATIENCE, "validation_users": self.validation_users}
-        own = {"metric": self.asked.metric, "seed": self.asked.seed + seed}
+        own = {"metric": self.asked.metric, "seed": self.asked.seed}
         return check_recipe(parse_config(raw | {"train": usual | raw["train"] | own}), self.data)
 
     def _objective(self, trial: Trial) -> float:
-        family = self.families[trial.user_attrs[PLAN]["family"]]
-        counts = {f"{family.name}.{name}": len(values) for name, values in family.settings.items()}
-        point = family.point({name: trial.suggest_int(name, 0, count - 1) for name, count in counts.items()})
-        plan = {"directory": f"{trial.number:04}", **trial.user_attrs[PLAN], "point": point}
-        trial.set_user_attr(PLAN, plan)
-        raw, rungs, best = self.sections(family.name, point), Rungs(trial), first_of_families(self.ranked())
-        leader = max((each.run.value for each in best.values()), default=0.0)
+        plan = trial.user_attrs[PLAN]
+        family = self.families[plan["family"]]
+        places = {name: trial.suggest_int(name, 0, len(values) - 1) for name, values in family.settings.items()}
+        point = family.point(places)
+        trial.set_user_attr(PLAN, plan | {"point": point})
+        raw, rungs, ranked = self.sections(family.name, point), Rungs(trial), self.ranked()
+        best, leader = first_of_families(ranked), ranked[0].run.value if ranked else 0.0
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())
-            below_median = rungs.report(run, most)
+            low = rungs.report(run, most)
             # A start may be slow at first: it goes on while it may still catch up, a family's first one in any case.
             late = rungs.told and len(run.epochs) > 1 and run.promise < leader
-            return family.name in best and (late if plan["origin"] == START else below_median)
+            return family.name in best and (late if plan["origin"] == START else low)
 
         if canonical(raw) in self._known():
             run = Run(end="refused", reason=REPEAT)
             trial.set_user_attr(RUN, run.model_dump())
         else:
             alike = len(best[family.name].run.epochs) if family.name in best else 0
-            run = self.train(trial, raw, Share(self.share, self.clock, behind, self._largest, alike))
+            share = Share(self.share, self.clock, behind, self._largest, alike)
+            run = self.train(trial, raw, plan["directory"], share)
         if not run.complete:
             raise TrialPruned
         rungs.report(run, max(self.share, run.cost))
         return run.value
 
-    def _enqueue(self) -> bool:
-        """Enqueues the next trial, unless one waits; returns whether there is one."""
+    def _next(self) -> Study | None:
+        """Enqueues the next trial, unless one waits; returns its study, or None if the search is over."""
         if self._finished():
-            return False
-        # A new one for each trial, so that an interrupted search samples what it would have.
-        seed = self.asked.seed * SPREAD + len(self.tried())
-        self.study.sampler = TPESampler(seed=seed, n_startup_trials=1, multivariate=True, group=True)
-        if waits(self.study):
-            return True
+            return None
+        for study in self.studies.values():
+            if waits(study):
+                return study
         known = self._known()
         for family, origin, by, point in self._wishes():
             if point is None or canonical(self.sections(family, point)) not in known:
                 places = {} if point is None else self.families[family].places(point)
-                self.study.enqueue_trial(places, {PLAN: {"family": family, "origin": origin, "by": by}, PLACES: places})
-                return True
-        return False
+                number = len(self.tried())
+                plan = {"number": number, "family": family, "origin": origin, "by": by, "directory": f"{number:04}"}
+                self.studies[family].enqueue_trial(places, {PLAN: plan, PLACES: places})
+                return self.studies[family]
+        return None
 
     def _finished(self) -> bool:
         done, ranked = self.tried(), self.ranked()
@@ -201,14 +199,14 @@ class Search:
                 yield each.family, LARGER_BATCH, 0, {**each.point, "batch_size": values[-1]}
         if not best:
             return  # all are too slow or diverge, and so would the rest
-        first, *others = best.values()
-        near = [each for each in others if each.run.value >= NEAR * first.run.value]
+        # By their promise: a share is a few epochs, and favours families that start fast.
+        first, *others = sorted(best.values(), key=lambda each: -each.run.promise)
+        near = [each for each in others if each.run.promise >= NEAR * first.run.promise]
         # The one that has cost the least: a trial of whole users takes a fraction of the others' time.
         cost = {name: sum(each.run.cost for each in done if each.family == name) for name in families}
         chosen = min(near, key=lambda each: cost[each.family]) if near and len(done) % OTHERS_EVERY == 0 else first
-        if sum(each.family == chosen.family for each in done) >= STEPS_FIRST and len(done) % STEP_EVERY:
-            yield chosen.family, SAMPLED, 0, None
-        for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by)):
+        tries = Counter(each.origin for each in done if each.family == chosen.family)
+        for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by), tries):
             yield chosen.family, name, by, point
         yield chosen.family, SAMPLED, 0, None
 
@@ -222,6 +220,8 @@ class Search:
             if path.name not in kept:
                 remove(path)
         last, done = self.tried()[-1], [each.run.value for each in self.ranked()]
+        if last.run.reason == REPEAT:
+            return
         run, epochs = last.run, amount(len(last.run.epochs), "epochs")
         shown = f"{self.asked.metric} {run.value:.4f} after {epochs}" if run.epochs else "no epoch"
         best = f", best so far {max(done):.4f}" if done else ""

@@ -36,22 +36,29 @@ class Family:
     starts: tuple[Point, ...]
 
     def places(self, point: Point) -> dict[str, int]:
-        """Returns the place of each of a point's values, by the setting's name in the study."""
-        return {f"{self.name}.{name}": values.index(point[name]) for name, values in self.settings.items()}
+        """Returns the place of each of a point's values."""
+        return {name: values.index(point[name]) for name, values in self.settings.items()}
 
     def point(self, places: Mapping[str, int]) -> Point:
         """Returns the point at these places."""
-        return {**self.starts[0], **{name: each[places[f"{self.name}.{name}"]] for name, each in self.settings.items()}}
+        return {**self.starts[0], **{name: values[places[name]] for name, values in self.settings.items()}}
 
-    def steps(self, best: Point, last: tuple[str, int]) -> Iterator[tuple[str, int, Point]]:
+    def steps(self, best: Point, last: tuple[str, int], tries: Mapping[str, int]) -> Iterator[tuple[str, int, Point]]:
         """Yields the points one step from the best: a setting, by how many values it moves, and the point.
 
-        First `last`, the step that led to the best, if one did; then wide ones, then small ones.
+        First `last`, the step that led to the best, if one did; then the settings in turn, in wide steps up and down,
+        later in small ones. `tries` counts the trials that moved a setting.
         """
-        wide = [(name, max(1, len(values) // WIDE)) for name, values in self.settings.items()]
-        small = [(name, 1) for name in self.settings]
-        for name, by in [last, *((name, sign * by) for name, by in wide + small for sign in (1, -1))]:
-            if by and name in self.settings:
+
+        def turn(name: str) -> int:
+            at_a_bound = best[name] in (self.settings[name][0], self.settings[name][-1])
+            return tries.get(name, 0) // (1 if at_a_bound else 2)
+
+        order = sorted(self.settings, key=turn)
+        sizes = [(name, 1 if turn(name) else max(1, len(self.settings[name]) // WIDE)) for name in order]
+        small = [(name, 1) for name in order]
+        for name, by in [last, *((name, sign * by) for name, by in sizes + small for sign in (1, -1))]:
+            if by:
                 values = self.settings[name]
                 yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}
 

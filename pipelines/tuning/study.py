@@ -1,5 +1,6 @@
 """Opens the Optuna studies of a search, in a SQLite file that a killed process leaves intact, and reads their trials.
 
+Each family of models has a study, because a trial is compared with those of its own family, and the finals have one.
 Each trial stores as user attributes its `PLAN`, its `RUN` (after every epoch), the number of the `ATTEMPT` at it and
 the `PLACES` of its settings that were enqueued.
 """
@@ -19,7 +20,8 @@ from pipelines.tuning.training import Run
 
 PLAN, RUN, ATTEMPT, PLACES = "plan", "run", "attempt", "places"
 ATTEMPTS = 3  # at a trial during which the process ended: the trial may be the cause
-RUNGS, PRUNE_FROM, PRUNE_AFTER = 8, 3, 3  # trials are compared at 8 points of a share, from the third, after 3 trials
+RUNGS, PRUNE_FROM = 8, 3  # trials are compared at 8 points of a share, from the third
+KEEP = 25.0  # per cent of the complete trials that a trial must be among: most steps lead to a worse point
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class Tried:
     """A trial of the search that has ended.
 
     Attributes:
-        number: counts from 0.
+        number: counts the trials of all families from 0.
         run: its training.
         family: of the model.
         point: its settings.
@@ -62,7 +64,7 @@ def open_study(file: Path, name: str) -> optuna.Study:
         raise DataError(f"{file}: damaged ({' '.join(told.split())}); discard the search with --fresh")
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the sampler's options
-    pruner = optuna.pruners.MedianPruner(n_startup_trials=PRUNE_AFTER, n_warmup_steps=PRUNE_FROM)
+    pruner = optuna.pruners.PercentilePruner(KEEP, n_startup_trials=1, n_warmup_steps=PRUNE_FROM)
     study = optuna.create_study(
         storage=_url(file), study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
     )
@@ -95,11 +97,6 @@ def ended(study: optuna.Study) -> list[FrozenTrial]:
     states = (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)
     trials = study.get_trials(deepcopy=False, states=states)
     return [each for each in trials if each.state != TrialState.FAIL or each.user_attrs.get(ATTEMPT) == ATTEMPTS]
-
-
-def tried(study: optuna.Study) -> list[Tried]:
-    """Returns the trials of the search that have ended."""
-    return [Tried(number, run_of(each), **each.user_attrs[PLAN]) for number, each in enumerate(ended(study))]
 
 
 class Rungs:

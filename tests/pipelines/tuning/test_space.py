@@ -14,23 +14,23 @@ import optuna
 import polars as pl
 import pytest
 import tensorflow as tf
-from optuna.trial import Trial, TrialState
+from optuna.trial import Trial
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.ingest import prepare
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import EVENT_FILES
+from pipelines.tuning import study as studies
 from pipelines.tuning import training, tune
 from pipelines.tuning.clock import USED, Clock
-from pipelines.tuning.finalist import Finalist, Plan, best_of
-from pipelines.tuning.finals import Finals
+from pipelines.tuning.finals import Finalist, Finals, Plan
 from pipelines.tuning.recipe import text
 from pipelines.tuning.search import LARGER_BATCH, SAMPLED, START
 from pipelines.tuning.settings import GIVEN, USERS
 from pipelines.tuning.space import Family, FixedSettings, families, sections
 from pipelines.tuning.starts import ORIGINS, starts
-from pipelines.tuning.study import PLACES, PLAN, RUN, Rungs, Tried, open_study, tried, waits
+from pipelines.tuning.study import PLACES, PLAN, RUN, Rungs, Tried, ended, open_study, waits
 from pipelines.tuning.training import Run, Share, _Ended, _Watch
 from pipelines.tuning.traits import Traits, validation
 from towers.config.recipe import Config, parse_config
@@ -162,8 +162,10 @@ def test_a_study_lies_in_its_file_whatever_the_folder_is_called(tmp_path: Path, 
     assert open_study(folder / "study.db", "search").user_attrs == {"key": "kept"}
 
 
-def steps(family: Family, best: dict[str, Any], last: tuple[str, int] = ("start", 0)) -> list[tuple[str, Any]]:
-    found = list(family.steps(best, last))
+def steps(
+    family: Family, best: dict[str, Any], last: tuple[str, int] = ("start", 0), **tries: int
+) -> list[tuple[str, Any]]:
+    found = list(family.steps(best, last, tries))
     assert all({**point, name: best[name]} == best for name, _, point in found)  # one setting differs
     return [(name, point[name]) for name, _, point in found if point[name] != best[name]]
 
@@ -192,13 +194,22 @@ def test_steps_over_many_values_are_wide_first_and_end_at_the_bounds() -> None:
     many = Family("f", {"a": tuple(range(15))}, ())
     assert steps(many, {"a": 7}) == [("a", 10), ("a", 4), ("a", 8), ("a", 6)]
     assert steps(many, {"a": 13}, ("a", 3)) == [("a", 14), ("a", 14), ("a", 10), ("a", 14), ("a", 12)]
+    assert steps(many, {"a": 7}, a=1)[:2] == [("a", 10), ("a", 4)]
+    assert steps(many, {"a": 7}, a=2)[:2] == [("a", 8), ("a", 6)]
+
+
+def test_every_setting_has_its_turn_before_one_has_a_second() -> None:
+    family = Family("f", dict.fromkeys("abc", (1, 2, 3)), ())
+    best = dict.fromkeys("abc", 2)
+    for tries, order in (({}, "abc"), ({"a": 1}, "abc"), ({"a": 2}, "bca"), ({"a": 3, "b": 5}, "cab")):
+        assert [name for name, _ in steps(family, best, **tries)][:6:2] == list(order), tries
 
 
 def test_a_point_is_where_its_places_say() -> None:
     start = {"a": 2, "b": "x", "constant": 7}
     family = Family("f", {"a": (1, 2, 3, 4), "b": ("x", "y")}, (start,))
-    assert family.places(start) == {"f.a": 1, "f.b": 0}
-    assert family.point({"f.a": 3, "f.b": 1}) == {"a": 4, "b": "y", "constant": 7}
+    assert family.places(start) == {"a": 1, "b": 0}
+    assert family.point({"a": 3, "b": 1}) == {"a": 4, "b": "y", "constant": 7}
 
 
 @pytest.mark.parametrize("without", [(), ORIGINS], ids=["all", "plain"])
@@ -211,7 +222,7 @@ def test_every_start_and_every_step_from_it_is_a_recipe(traits: Traits, without:
         assert family.starts
         for start in family.starts:
             assert all(start[name] in values for name, values in family.settings.items())
-            for point in [start, *(point for _, _, point in family.steps(start, ("", 0)))]:
+            for point in [start, *(point for _, _, point in family.steps(start, ("", 0), {}))]:
                 config = parse_config(sections(family.name, point, traits))
                 assert config.model.dimension == 48
                 of_users = family.name == USERS
@@ -459,7 +470,7 @@ def one_trial(study: optuna.Study, objective: Callable[[Trial], float], point: d
     study.optimize(objective, n_trials=1)
 
 
-def test_the_median_of_the_trials_before_prunes_at_equal_cost(tmp_path: Path) -> None:
+def test_a_trial_below_the_best_quarter_at_equal_cost_is_pruned(tmp_path: Path) -> None:
     study = open_study(tmp_path / "study.db", "search")
 
     def objective(*runs: Run, pruned: list[bool]) -> Callable[[Trial], float]:
@@ -478,11 +489,14 @@ def test_the_median_of_the_trials_before_prunes_at_equal_cost(tmp_path: Path) ->
     for run in (run_of(0.1, 0.1), run_of(*[0.2] * 8), run_of(0.3, 0.4, every=4.0)):
         one_trial(study, objective(run, pruned=[False]))  # nothing to compare it with
     early, late = run_of(0.05, 0.05, end="pruned"), run_of(0.05, 0.05, 0.05, 0.15, end="pruned")
-    # 0.15 < 0.2, the median of 0.1, 0.2 and 0.3 at 4 s
+    # At 4 s the others had 0.1, 0.2 and 0.3: their third quartile is 0.25.
     one_trial(study, objective(early, late, pruned=[False, True]))
-    one_trial(study, objective(run_of(0.22, 0.22, 0.22, 0.22, end="share"), pruned=[False]))
-    assert [each.run.value for each in tried(study)] == [0.1, 0.2, 0.4, 0.15, 0.22]
-    assert [each.run.complete for each in tried(study)] == [True, True, True, False, True]
+    one_trial(study, objective(run_of(0.24, 0.24, 0.24, 0.24, end="pruned"), pruned=[True]))
+    half, full = run_of(*[0.26] * 4, end="pruned"), run_of(*[0.26] * 4, *[0.35] * 4, end="share")
+    one_trial(study, objective(half, full, pruned=[False, False]))
+    runs = [studies.run_of(each) for each in ended(study)]
+    assert [run.value for run in runs] == [0.1, 0.2, 0.4, 0.15, 0.24, 0.35]
+    assert [run.complete for run in runs] == [True, True, True, False, False, True]
 
 
 def test_a_trial_in_which_the_process_ends_time_and_again_has_failed(tmp_path: Path) -> None:
@@ -497,11 +511,12 @@ def test_a_trial_in_which_the_process_ends_time_and_again_has_failed(tmp_path: P
         # The first processes ended before they had asked for this one.
         assert attempt < 2 or trial.suggest_int("b", 0, 99) == 70
         trial.set_user_attr(RUN, run_of(0.5).model_dump() | {"end": "cut off"})
-        assert not tried(study)
+        assert not ended(study)
     study = open_study(tmp_path / "study.db", "search")
     assert not waits(study)
-    (given_up,) = tried(study)
-    assert (given_up.family, given_up.run.end, given_up.run.complete) == ("f", "cut off", False)
+    (given_up,) = ended(study)
+    run = studies.run_of(given_up)
+    assert (given_up.user_attrs[PLAN]["family"], run.end, run.complete) == ("f", "cut off", False)
 
 
 def clock(folder: Path, budget_s: float | None) -> Clock:
@@ -586,35 +601,36 @@ def test_a_full_disk_is_no_lack_of_memory(
     assert not (tmp_path / EVENT_FILES).exists()
 
 
-def test_a_falling_rate_goes_by_the_first_seed_alone() -> None:
-    """A resumed search has more seeds than it had when it came here first."""
-    again = list[Finalist]()
-    first = run_of(0.1, 0.5, 0.4, 0.4, 0.4, 0.4)
-    for runs, most in (((first,), 2), ((first, run_of(0.1, 0.1, 0.1, 0.1, 0.1, 0.9)), 6)):
-        finalist = Finalist(Tried(0, first), 0, runs)
-        assert finalist.best_epoch == most
-        state = SimpleNamespace(
-            search=SimpleNamespace(fixed=SimpleNamespace(raw={})),
-            _all=lambda finalist=finalist: [finalist],
-            _most_epochs=lambda finalist: 100,
-            _again=lambda finalist, seed: again.append(finalist),
-        )
-        Finals._train_with_falling_rate(state)  # type: ignore[arg-type]
-    assert not again  # 1.5 times 2 epochs are too few
+def finals_of(work: Path, *trials: Tried, growth: float = 1.0, left: float = math.inf) -> Finals:
+    """Finals of a search that has ended with these trials."""
+    work.mkdir(exist_ok=True)
+    search = SimpleNamespace(work=work, tried=lambda: trials, candidates=lambda: trials, ranked=list)
+    search.fixed, search.clock = SimpleNamespace(raw={}), SimpleNamespace(left=lambda: left)
+    return Finals(search, growth)  # type: ignore[arg-type]
 
 
-def test_the_finals_begin_without_the_checkpoints_of_trainings_that_have_ended(tmp_path: Path) -> None:
-    stopped = SimpleNamespace(work=tmp_path, candidates=list, ranked=list, fixed=SimpleNamespace(raw={}))
-    begun = Finals(stopped, 1.0)  # type: ignore[arg-type]
-    for plan in (
-        Plan(of=1, directory="0001-0-1", most=1.0, seed=1),
-        Plan(of=2, directory="0002", most=2.0, longer=2.5),
-    ):
-        (tmp_path / "trials" / plan.directory).mkdir(parents=True)
-        begun.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: run_of(0.1).model_dump()})
-        begun.study.tell(begun.study.ask(), state=TrialState.PRUNED)
-    begun.run(lambda done: None)
-    assert [path.name for path in (tmp_path / "trials").iterdir()] == ["0002"]  # may go on to more shares
+@pytest.mark.parametrize(
+    ("best", "most", "left", "epochs"),
+    [
+        (2, 100, math.inf, []),  # too few for a schedule
+        (4, 100, math.inf, [6]),
+        (9, 100, math.inf, [13]),
+        (9, 10, math.inf, [10]),  # as many as the recipe may train
+        (9, 8, math.inf, [8]),
+        (9, 100, 11.9, [11]),  # as many as there is time for
+        (9, 100, 8.9, []),  # a constant rate had nine
+    ],
+)
+def test_a_rate_falls_for_half_as_many_epochs_again_if_they_are_enough_and_fit(
+    best: int, most: int, left: float, epochs: list[int], tmp_path: Path
+) -> None:
+    asked = list[Plan]()
+    run = run_of(*(0.1 * (epoch == best) for epoch in range(1, 11)))
+    begun = finals_of(tmp_path, Tried(0, run), left=left)
+    begun._most_epochs = lambda finalist: most  # type: ignore[method-assign]
+    begun._train = lambda plan, cost, before: asked.append(plan)  # type: ignore[method-assign]
+    begun._train_with_falling_rate()
+    assert [plan.falling for plan in asked] == epochs
 
 
 def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
@@ -627,77 +643,71 @@ def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
     assert math.isinf(Clock(None, study, 0.0).left())
 
 
-def test_a_finalist_is_as_good_as_the_mean_of_its_seeds() -> None:
+def test_a_finalist_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_them() -> None:
     tried = Tried(0, run_of(0.1))
-    one = Finalist(tried, 0, (run_of(0.1, 0.5, 0.2), run_of(0.3, 0.2, 0.6, 0.9)))
-    assert one.curve == pytest.approx([0.2, 0.35, 0.4])
-    assert (one.best_epoch, one.value, one.rising) == (3, pytest.approx(0.4), False)
-    assert Finalist(tried, 0, (run_of(0.1, 0.2, end="share"),)).rising
-    assert not Finalist(tried, 0, (run_of(0.2, 0.1, end="share"),)).rising
+    one = Finalist(tried, run_of(0.1, 0.5, 0.2))
+    assert (one.best_epoch, one.value, one.rising) == (2, 0.5, False)
+    assert Finalist(tried, run_of(0.1, 0.2, end="share")).rising
+    assert not Finalist(tried, run_of(0.2, 0.1, end="share")).rising
     # A falling rate ends where it was to end, better or not.
-    falling = Finalist(tried, 3, (run_of(0.1, 0.5, 0.3),))
+    falling = Finalist(tried, run_of(0.1, 0.5, 0.3), 3)
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
 
 
 @pytest.mark.parametrize(
-    ("again", "value"),
+    ("falling", "run", "value"),
     [
-        (([0.63], "share"), 0.76),  # a busy machine cut it: it does not tell what four more epochs bring
-        (([0.5, 0.6, 0.6, 0.66, 0.70], "share"), 0.73),
-        (([0.5, 0.7], "converged"), 0.66),
+        # A training that went on from the trial tells more than the trial, also if it ended early.
+        (0, run_of(0.5, 0.6, 0.7, end="pruned"), 0.7),
+        (0, run_of(0.5, 0.9, 0.7, criteria=(0.1, 0.2, 0.3)), 0.7),
+        (0, run_of(end="failed"), 0.6),
+        (3, run_of(0.5, 0.6, 0.7), 0.7),
+        (3, run_of(0.5, 0.6, 0.7, end="budget"), 0.6),  # its rate has not fallen
+        (3, run_of(0.5, 0.6, 0.7, end="cut off"), 0.6),
+        (3, run_of(0.5, 0.5, 0.5), 0.6),
     ],
 )
-def test_a_seed_counts_if_it_trained_as_far_as_the_first_one(
-    tmp_path: Path, again: tuple[list[float], str], value: float
+def test_the_best_finalist_has_the_best_run_that_came_to_its_end(
+    falling: int, run: Run, value: float, tmp_path: Path
 ) -> None:
-    metrics, end = again
-    first = Tried(0, run_of(0.56, 0.62, 0.68, 0.72, 0.76, end="share"))
-    stopped = SimpleNamespace(work=tmp_path, candidates=lambda: [first], ranked=list)
-    begun = Finals(stopped, 1.0)  # type: ignore[arg-type]
-    plan = Plan(of=0, directory="0000-0-1", most=5.0, seed=1)
-    begun.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: run_of(*metrics, end=end).model_dump()})
+    begun = finals_of(tmp_path, Tried(0, run_of(0.5, 0.6, end="share")))
+    trained = Plan(of=0, directory="0000", falling=falling)
+    begun.study.enqueue_trial({}, {PLAN: trained.model_dump(), RUN: run.model_dump()})
     begun.study.tell(begun.study.ask(), 0.5)
     found = begun.best()
-    assert found is not None and found.value == pytest.approx(value)
+    assert found is not None and found.value == value
+    assert finals_of(tmp_path / "none").best() is None
+
+
+def test_a_final_of_a_trial_that_others_have_overtaken_is_kept(tmp_path: Path) -> None:
+    """A search may go on for a trial if the process died just after it had ended."""
+    old, new = Tried(0, run_of(0.5)), Tried(1, run_of(0.6))
+    begun = finals_of(tmp_path, old, new)
+    begun.search.candidates = lambda: [new]  # type: ignore[method-assign]
+    begun.study.enqueue_trial({}, {PLAN: Plan(of=0, directory="0").model_dump(), RUN: run_of(0.7).model_dump()})
+    begun.study.tell(begun.study.ask(), 0.5)
+    assert begun.best() == Finalist(old, run_of(0.7))
 
 
 def test_the_criterion_chooses_the_epoch_and_the_metric_compares() -> None:
     one, other = run_of(0.5, 0.4, 0.3, criteria=(0.1, 0.3, 0.2)), run_of(0.1, 0.2, 0.9, criteria=(0.2, 0.2, 0.1))
     assert (one.best_epoch, one.value) == (2, 0.4)
     assert [one.at(cost) for cost in (0.5, 1.0, 2.0, 3.0)] == [0.0, 0.5, 0.4, 0.4]
-    # By the mean of the criteria, 0.15, 0.25 and 0.15, over both seeds, too.
-    both = Finalist(Tried(0, one), 0, (one, other))
-    assert both.curve == pytest.approx([0.15, 0.25, 0.15])
-    assert (both.best_epoch, both.value, both.at(1)) == (2, pytest.approx(0.3), 0.4)
-    better = run_of(0.41, criteria=(0.01,))
-    assert best_of([Finalist(Tried(1, better), 0, (better,)), both]) == Finalist(Tried(1, better), 0, (better,))
+    assert (other.best_epoch, other.value) == (1, 0.1)
 
 
-def test_the_epoch_of_a_recipe_takes_as_long_as_the_median_and_twice_with_a_second_training() -> None:
+def test_the_epoch_of_a_recipe_takes_as_long_as_the_median_and_twice_with_a_second_training(tmp_path: Path) -> None:
     def run(*seconds: float) -> Run:
         [epoch] = run_of(0.5).epochs
         times = ({"seconds": each, "train_seconds": each - 1.0} for each in seconds)
         return Run(epochs=tuple(epoch.model_copy(update=each) for each in times), end="converged", reason="")
 
-    finalist = Finalist(Tried(0, run(3.0)), 2, (run(5.0, 9.0), run(4.0)))
-    assert finalist.epoch_s(1.0, validated=True) == pytest.approx(5.0)
+    finalist = Finalist(Tried(0, run(3.0)), run(5.0, 9.0, 4.0))
+    once, twice = (finals_of(tmp_path / str(growth), growth=growth).epoch_s for growth in (1.0, 1.2))
+    assert once(finalist, validated=True) == pytest.approx(5.0)
     # Trained at once on the validation events, too, which are a fifth of the others.
-    assert finalist.epoch_s(1.2, validated=False) == pytest.approx(1.2 * 4.0)
-    assert finalist.epoch_s(1.2, validated=True) == pytest.approx(5.0 + 1.2 * 4.0)
-
-
-def test_the_best_finalist_is_better_on_the_seeds_that_others_have_too() -> None:
-    def finalist(number: int, *values: float) -> Finalist:
-        tried = Tried(number, run_of(0.1))
-        return Finalist(tried, 0, tuple(map(run_of, values)))
-
-    # Trials 1 and 2 got a second seed; for trial 3, which is far better, there was no time left.
-    slow, lucky, steady = finalist(3, 0.43), finalist(1, 0.33, 0.25), finalist(2, 0.32, 0.31)
-    assert best_of([lucky, slow, steady]) is slow
-    assert best_of([lucky, steady]) is steady
-    # What was left behind on the first seed stays behind, however unlucky a better one was later.
-    assert best_of([finalist(4, 0.318), lucky, steady]) is steady
-    assert best_of([]) is None
+    assert twice(finalist, validated=False) == pytest.approx(1.2 * 4.0)
+    assert twice(finalist, validated=True) == pytest.approx(5.0 + 1.2 * 4.0)
 
 
 def test_a_recipes_text_reads_back_as_its_settings() -> None:

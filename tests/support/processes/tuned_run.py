@@ -26,8 +26,8 @@ METRIC, SEED = "recall@5", 3
 def shorten(put: Callable[[Any, str, Any], None]) -> None:
     """Makes shares and finals as short as they can be; `put` sets an attribute."""
     put(search, "SHARE_EPOCHS", 3.0)
-    put(finals, "LONGER", ((2.0, 1),))
-    put(finals, "SURVIVORS", (2, 1))
+    put(finals, "LONGER", 2.0)
+    put(finals, "MOST_LONGER", 1)
     put(finals, "LEAST_FALLING", 2)
 
 
