@@ -114,11 +114,12 @@ def test_a_killed_search_goes_on_and_ends_as_an_undisturbed_one(dataset: Path, t
     out = tmp_path / "r.toml"
     assert searching(dataset, out, 3).returncode == -9
     assert not out.exists()
-    killed_again = searching(dataset, out, tuned.trainings - 2)
+    killed_again = searching(dataset, out, 4)  # in the first of the finals
     assert killed_again.returncode == -9
     # The two finished trials are kept, the third goes on from its checkpoint.
     trials = [line.split()[1] for line in killed_again.stderr.splitlines() if line.startswith("trial ")]
     assert trials == ["2", "3", "4"]
+    assert searching(dataset, out, tuned.trainings - TRIALS).returncode == -9
     again = searching(dataset, out)
     assert again.returncode == 0, again.stderr[-2000:]
     assert "continuing the unfinished search" in again.stderr

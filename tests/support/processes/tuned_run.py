@@ -1,7 +1,7 @@
 """One search on a tiny world, in a process of its own: `python tuned_run.py DATASET OUT TRIALS [KILL_AT]`.
 
-Shares and finals are short. With KILL_AT the process kills itself after that trial's second epoch, as `kill -9` would:
-no handler runs, nothing is flushed.
+Shares and finals are short. With KILL_AT the process kills itself in the second epoch that this training of the process
+adds, as `kill -9` would: no handler runs, nothing is flushed.
 """
 
 import os
@@ -31,20 +31,22 @@ def shorten(put: Callable[[Any, str, Any], None]) -> None:
     put(finals, "LEAST_FALLING", 2)
 
 
-def die_in(trial: int) -> None:
+def die_in(kill_at: int) -> None:
     """Arms the kill."""
-    trials = 0
+    trainings = epochs = 0
     train, add = search.train, training._Watch._add
 
     def counting(*args: Any) -> training.Run:
-        nonlocal trials
-        trials += 1
+        nonlocal trainings, epochs
+        trainings, epochs = trainings + 1, 0
         return train(*args)
 
-    def dying(watch: Any, record: dict[str, float], *args: Any) -> None:
-        if trials == trial and record["epoch"] == 2:
+    def dying(*args: Any) -> None:
+        nonlocal epochs
+        epochs += 1
+        if trainings == kill_at and epochs == 2:
             os.kill(os.getpid(), signal.SIGKILL)
-        add(watch, record, *args)
+        add(*args)
 
     search.train = counting
     training._Watch._add = dying  # type: ignore[method-assign]
