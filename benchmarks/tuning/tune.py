@@ -6,7 +6,9 @@ but those of `sequence` were from the larger Beauty. `--with-starts` leaves all 
 that second starts have half of the correction, and which step comes first were chosen on the validation of Gowalla and
 MovieLens-1M; that items may have a contrast, on that of Gowalla and after a test of it; that dense data are searched
 for whole users, with which optimizer, batch and balance, on that of MovieLens-1M; that these are a family of their own,
-after its test had been seen, as how trials are compared was after that of MovieLens-100k.
+after its test had been seen, as how trials are compared was after that of MovieLens-100k. In which order settings move,
+which family they are of, when a trial is pruned and what the finals train was chosen on the validation of both, and of
+Gowalla and the larger Beauty as sets in no order.
 
 An hour for a set, 20 minutes for the small MovieLens-100k. Claims: the search kept its budget within 3 %, and the found
 recipe trained in at most 15 minutes. Goal: its figure on the test events is at least 0.98 of the hand-made one's (the
