@@ -89,8 +89,9 @@ class Search:
 
     def tried(self) -> list[Tried]:
         """Returns the trials that have ended."""
-        every = [each for study in self.studies.values() for each in ended(study)]
-        return sorted((Tried(run=run_of(each), **each.user_attrs[PLAN]) for each in every), key=lambda each: each.number)
+        trials = [each for study in self.studies.values() for each in ended(study)]
+        tried = [Tried(run=run_of(each), **each.user_attrs[PLAN]) for each in trials]
+        return sorted(tried, key=lambda each: each.number)
 
     def ranked(self) -> list[Tried]:
         """Returns the complete trials, the best first."""
