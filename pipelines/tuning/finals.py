@@ -1,6 +1,7 @@
-"""The finals: trains each family's most promising trial for longer, and the best two with a rate that falls to zero.
+"""The finals: trains the best trial and each family's most promising one for longer, and the best two with a rate that
+falls to zero.
 
-A trial's share is too short to show how far a recipe gets. Each training is a trial of a second study in the search's
+A trial's share is too short to show how far a recipe gets. Each training is a trial of one more study in the search's
 file.
 """
 
@@ -119,7 +120,8 @@ class Finals:
         entered = (*self.search.candidates(), *self.search.ranked()[:FALLING])
         runs = {(each.number, 0): each.run for each in entered}
         for plan, run in self._trained():
-            if run.end == "converged" if plan.falling else run.epochs:
+            before = runs.get((plan.of, plan.falling), tried[plan.of].run)
+            if run.end == "converged" if plan.falling else len(run.epochs) >= len(before.epochs):
                 runs[plan.of, plan.falling] = run
         return [Finalist(tried[of], run, falling) for (of, falling), run in runs.items()]
 
@@ -146,7 +148,7 @@ class Finals:
         fixed = self.search.fixed.raw.get("train", {}).get("epochs", MOST_EPOCHS)
         for each in constant[:FALLING]:
             most, cost = min(self._most_epochs(each), fixed), each.run.cost / len(each.run.epochs)
-            epochs = int(min(STRETCH * each.best_epoch, most, self.search.clock.left() / cost))
+            epochs = int(min(STRETCH * each.best_epoch, most, ROOM * self.search.clock.left() / cost))
             if epochs >= max(LEAST_FALLING, min(each.best_epoch, most)) and each.tried.number not in before:
                 directory = f"{each.tried.directory}-falling"
                 self._train(Plan(of=each.tried.number, directory=directory, falling=epochs), epochs * cost, Run())

@@ -1,7 +1,7 @@
 """The search: Optuna studies whose trials train for one share each, until the rest of the budget is for the finals.
 
-It first tries the starts, then steps from the best point, in the best family and at times in those near it, at last
-what Optuna's TPE sampler proposes; see `docs/model/tuning.md`.
+It first tries the starts, then steps from the best point of the family that promises most, at times of those near it,
+at last what Optuna's TPE sampler proposes; see `docs/model/tuning.md`.
 """
 
 from collections import Counter
@@ -23,6 +23,7 @@ from pipelines.tuning.starts import Point
 from pipelines.tuning.study import ATTEMPT, PLACES, PLAN, RUN, Rungs, Tried, ended, open_study, run_of, waits
 from pipelines.tuning.training import Run, Share, train
 from pipelines.tuning.traits import Raw, Traits
+from serving.files.disk_full import no_room
 from serving.files.staging import remove
 from towers.config.recipe import Config, parse_config
 from towers.errors import ConfigError
@@ -123,8 +124,9 @@ class Search:
             run = train(self._config(raw), self.data, self.work / "trials" / directory, share, run_of(trial))
         except ConfigError as error:
             run = Run(end="refused", reason=str(error))
-        except KeyboardInterrupt:
-            trial.set_user_attr(ATTEMPT, trial.user_attrs.get(ATTEMPT, 1) - 1)  # the trial is not the cause
+        except BaseException as error:
+            if isinstance(error, KeyboardInterrupt) or no_room(error):  # the trial is not the cause
+                trial.set_user_attr(ATTEMPT, trial.user_attrs.get(ATTEMPT, 1) - 1)
             raise
         trial.set_user_attr(RUN, run.model_dump())
         return run

@@ -85,10 +85,11 @@ def create(path: Path) -> None:
             for statement in SCHEMA:
                 connection.execute(statement)
             connection.execute("INSERT INTO journal VALUES (?)", (secrets.token_hex(16),))
-            log.info("%s: a new journal, without any live change", path)  # nobody may miss that --state is mistyped
         for statement in LATER:
             connection.execute(statement)
         connection.execute("COMMIT")
+    if tables == 0:
+        log.info("%s: a new journal, without any live change", path)  # perhaps --state is mistyped
     if new:
         # The directory entries must be as durable as the contents.
         flush(path.parent)

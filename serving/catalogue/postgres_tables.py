@@ -104,20 +104,22 @@ def create(connection: psycopg.Connection, url: DatabaseUrl, *, must_exist: bool
     """
     with connection.transaction():
         connection.execute(CREATION)
-        if connection.execute("SELECT to_regclass('towers.journal')").fetchall() == [(None,)]:
+        new = connection.execute("SELECT to_regclass('towers.journal')").fetchall() == [(None,)]
+        if new:
             if must_exist:
                 raise JournalError(f"{url}: no journal in it; a service that runs with this --state makes it")
             connection.execute(TABLES)
             connection.execute(
                 "INSERT INTO towers.journal VALUES (%s, %s, 0, 0, 0, 0)", (secrets.token_hex(16), SCHEMA_VERSION)
             )
-            log.info("%s: a new journal, without any live change", url)
         if connection.execute("SELECT to_regclass('towers.event_types')").fetchall() == [(None,)]:
             connection.execute(LATER)
         _follow_place(connection, url)
         ((identity, version),) = connection.execute("SELECT identity, schema_version FROM towers.journal").fetchall()
     if version != SCHEMA_VERSION:
         raise JournalError(f"{url}: a journal of version {version}; this program reads {SCHEMA_VERSION}")
+    if new:
+        log.info("%s: a new journal, without any live change", url)
     return str(identity)
 
 

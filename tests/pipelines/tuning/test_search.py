@@ -88,10 +88,11 @@ class Done:
     comments: str
 
 
-def searched(formula: Formula, dataset: Path, out: Path, **options: Any) -> Done:
+def searched(formula: Formula, dataset: Path, out: Path, *, on_disk: bool = False, **options: Any) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "train", formula)
-        patch.setattr(study, "_url", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
+        if not on_disk:
+            patch.setattr(study, "_url", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
         patch.setattr(search, "MOST_REPEATS", 5)
         rows = tune.run(dataset, out, **{"train_minutes": 100.0, **options})
         text = out.read_text(encoding="utf-8")
@@ -324,6 +325,35 @@ def test_an_interrupted_write_is_not_in_the_way(
             searched(formula, dataset, out, trials=8)
     assert len(searched(Formula(), dataset, out, trials=8).rows) == 8
     assert out.with_suffix(".trials.csv").exists()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("call", [2, 10], ids=["a trial of the second family", "the second that trains longer"])
+@pytest.mark.parametrize("full", [False, True], ids=["Ctrl-C", "a full disk"])
+def test_a_search_of_several_families_goes_on_where_it_was_stopped(
+    call: int, full: bool, dataset: Path, tmp_path: Path
+) -> None:
+    undisturbed = searched(Formula(), dataset, tmp_path / "undisturbed.toml", trials=8)
+    assert undisturbed.formula.asked[call - 1][3].epochs or call == 2
+    out, formula = tmp_path / "r.toml", Formula()
+
+    def stopped(config: Config) -> bool:
+        if len(formula.asked) == call:
+            raise (
+                tf.errors.ResourceExhaustedError(None, None, "x: No space left on device")
+                if full
+                else KeyboardInterrupt
+            )
+        return False
+
+    for _ in range(study.ATTEMPTS):  # of deaths of the process so many would end the trial
+        formula.slow = stopped
+        with pytest.raises(DiskFullError if full else KeyboardInterrupt):
+            searched(formula, dataset, out, on_disk=True, trials=8)
+        formula, call = Formula(), 1
+    resumed = searched(Formula(), dataset, out, on_disk=True, trials=8)
+    assert (resumed.rows, resumed.recipe) == (undisturbed.rows, undisturbed.recipe)
+    assert sorted(row["trial"] for row in resumed.rows) == list(range(8))
 
 
 def test_on_a_full_disk_the_search_stays(dataset: Path, tmp_path: Path) -> None:
