@@ -30,13 +30,11 @@ class Plan(BaseModel, frozen=True):
 
     Attributes:
         of: the number of the trial whose recipe it trains.
-        directory: of its checkpoints.
         most: what it may cost.
         falling: epochs over which the rate falls to zero, from scratch; 0 to resume the trial.
     """
 
     of: int
-    directory: str
     most: float = math.inf
     falling: int = 0
 
@@ -135,11 +133,11 @@ class Finals:
         waiting = {each.number for each in self.search.candidates()} - before
         short = [each for each in self._all() if each.tried.number in waiting and each.run.end == "share"]
         for each in sorted(short, key=lambda each: -each.run.promise)[: MOST_LONGER - len(before)]:
-            run, tried = each.run, each.tried
+            run = each.run
             fits = self._most_epochs(each) * run.cost / len(run.epochs)
             most = min(LONGER * max(self.search.share, run.cost), fits)
             if most > run.cost:
-                self._train(Plan(of=tried.number, directory=tried.directory, most=most), most - run.cost, run)
+                self._train(Plan(of=each.tried.number, most=most), most - run.cost, run)
 
     def _train_with_falling_rate(self) -> None:
         """Trains the best from scratch with a rate that falls to zero, if there is time for longer than they took."""
@@ -150,8 +148,7 @@ class Finals:
             most, cost = min(self._most_epochs(each), fixed), each.run.cost / len(each.run.epochs)
             epochs = int(min(STRETCH * each.best_epoch, most, ROOM * self.search.clock.left() / cost))
             if epochs >= max(LEAST_FALLING, min(each.best_epoch, most)) and each.tried.number not in before:
-                directory = f"{each.tried.directory}-falling"
-                self._train(Plan(of=each.tried.number, directory=directory, falling=epochs), epochs * cost, Run())
+                self._train(Plan(of=each.tried.number, falling=epochs), epochs * cost, Run())
 
     def _train(self, plan: Plan, cost: float, before: Run) -> None:
         """Runs one training as a trial of the study, if there is time for this cost."""
@@ -180,4 +177,5 @@ class Finals:
             trial.set_user_attr(RUN, run.model_dump())
             return not plan.falling and run.promise < leader
 
-        return search.train(trial, raw, plan.directory, Share(plan.most, search.clock, behind)).value
+        directory = search.checkpoints(plan.of, "-falling" if plan.falling else "")
+        return search.train(trial, raw, directory, Share(plan.most, search.clock, behind)).value

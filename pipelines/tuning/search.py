@@ -104,6 +104,10 @@ class Search:
         promising = first_of_families(sorted(ranked, key=lambda each: -each.run.promise))
         return [*ranked[:1], *promising.values()]
 
+    def checkpoints(self, number: int, kind: str = "") -> Path:
+        """Returns the directory of a trial's checkpoints; the finals have further ones of their kinds."""
+        return self.work / "trials" / f"{number:04}{kind}"
+
     def sections(self, family: str, point: Point) -> Raw:
         """Returns the recipe sections of a point."""
         return self.fixed.sections(family, point, self.traits)
@@ -118,10 +122,10 @@ class Search:
             advance(1)
             self._tell()
 
-    def train(self, trial: Trial, raw: Raw, directory: str, share: Share) -> Run:
+    def train(self, trial: Trial, raw: Raw, directory: Path, share: Share) -> Run:
         """Trains a trial of a study, from the epochs that it has, and keeps its run."""
         try:
-            run = train(self._config(raw), self.data, self.work / "trials" / directory, share, run_of(trial))
+            run = train(self._config(raw), self.data, directory, share, run_of(trial))
         except ConfigError as error:
             run = Run(end="refused", reason=str(error))
         except BaseException as error:
@@ -139,8 +143,8 @@ class Search:
     def _objective(self, trial: Trial) -> float:
         plan = trial.user_attrs[PLAN]
         family = self.families[plan["family"]]
-        places = {name: trial.suggest_int(name, 0, len(values) - 1) for name, values in family.settings.items()}
-        point = family.point(places)
+        settings = family.settings.items()
+        point = family.point({name: trial.suggest_int(name, 0, len(values) - 1) for name, values in settings})
         trial.set_user_attr(PLAN, plan | {"point": point})
         raw, rungs, ranked = self.sections(family.name, point), Rungs(trial), self.ranked()
         best, leader = first_of_families(ranked), ranked[0].run.value if ranked else 0.0
@@ -158,7 +162,7 @@ class Search:
         else:
             alike = len(best[family.name].run.epochs) if family.name in best else 0
             share = Share(self.share, self.clock, behind, self._largest, alike)
-            run = self.train(trial, raw, plan["directory"], share)
+            run = self.train(trial, raw, self.checkpoints(plan["number"]), share)
         if not run.complete:
             raise TrialPruned
         rungs.report(run, max(self.share, run.cost))
@@ -175,8 +179,7 @@ class Search:
         for family, origin, by, point in self._wishes():
             if point is None or canonical(self.sections(family, point)) not in known:
                 places = {} if point is None else self.families[family].places(point)
-                number = len(self.tried())
-                plan = {"number": number, "family": family, "origin": origin, "by": by, "directory": f"{number:04}"}
+                plan = {"number": len(self.tried()), "family": family, "origin": origin, "by": by}
                 self.studies[family].enqueue_trial(places, {PLAN: plan, PLACES: places})
                 return self.studies[family]
         return None
@@ -218,9 +221,9 @@ class Search:
 
     def _tell(self) -> None:
         """Says how the last trial went; keeps only the checkpoints that the finals may continue from."""
-        kept = {each.directory for each in self.candidates()}
+        kept = {self.checkpoints(each.number) for each in self.candidates()}
         for path in (self.work / "trials").iterdir():
-            if path.name not in kept:
+            if path not in kept:
                 remove(path)
         last, done = self.tried()[-1], [each.run.value for each in self.ranked()]
         if last.run.reason == REPEAT:

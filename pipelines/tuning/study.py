@@ -35,7 +35,6 @@ class Tried:
         point: its settings.
         origin: "start", "sampled", "larger batch", or the setting that a step changed.
         by: how many values the step moved it.
-        directory: of its checkpoints.
     """
 
     number: int
@@ -44,7 +43,6 @@ class Tried:
     point: Point = field(default_factory=dict)
     origin: str = ""
     by: int = 0
-    directory: str = ""
 
 
 def open_study(file: Path, name: str) -> optuna.Study:

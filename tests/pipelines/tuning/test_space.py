@@ -465,7 +465,7 @@ def test_several_dimensions_are_searched_from_the_first_one() -> None:
 
 
 def one_trial(study: optuna.Study, objective: Callable[[Trial], float], point: dict[str, Any] | None = None) -> None:
-    plan = {"family": "f", "point": point or {}, "origin": "start", "by": 0, "directory": "d"}
+    plan = {"family": "f", "point": point or {}, "origin": "start", "by": 0}
     study.enqueue_trial({}, {PLAN: plan})
     study.optimize(objective, n_trials=1)
 
@@ -672,7 +672,7 @@ def test_the_best_finalist_has_the_best_run_that_came_to_its_end(
     falling: int, run: Run, value: float, tmp_path: Path
 ) -> None:
     begun = finals_of(tmp_path, Tried(0, run_of(0.5, 0.6, end="share")))
-    trained = Plan(of=0, directory="0000", falling=falling)
+    trained = Plan(of=0, falling=falling)
     begun.study.enqueue_trial({}, {PLAN: trained.model_dump(), RUN: run.model_dump()})
     begun.study.tell(begun.study.ask(), 0.5)
     found = begun.best()
@@ -685,7 +685,7 @@ def test_a_final_of_a_trial_that_others_have_overtaken_is_kept(tmp_path: Path) -
     old, new = Tried(0, run_of(0.5)), Tried(1, run_of(0.6))
     begun = finals_of(tmp_path, old, new)
     begun.search.candidates = lambda: [new]  # type: ignore[method-assign]
-    begun.study.enqueue_trial({}, {PLAN: Plan(of=0, directory="0").model_dump(), RUN: run_of(0.7).model_dump()})
+    begun.study.enqueue_trial({}, {PLAN: Plan(of=0).model_dump(), RUN: run_of(0.7).model_dump()})
     begun.study.tell(begun.study.ask(), 0.5)
     assert begun.best() == Finalist(old, run_of(0.7))
 
