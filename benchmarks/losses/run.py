@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.heldout import heldout
@@ -19,10 +18,11 @@ from pipelines.dataset.vocabulary import load_features
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import Stage, run_stage
 from towers.config.recipe import Config, parse_config
+from towers.data.events import select_lists
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation import metrics
 from towers.evaluation.top_k import top_k
-from towers.evaluation.validation import embed_all, informed
+from towers.evaluation.vectors import embed_all, informed
 from towers.model.two_tower import TwoTower
 
 DEPTH = 50

@@ -17,7 +17,6 @@ from pipelines.bundles.prior import BundlePrior, popular_segments
 from pipelines.bundles.request_features import profiles, query_features, request_feature
 from pipelines.bundles.run import KNOWN_SPLITS, Run, load_run
 from pipelines.console import amount, phase, phases, progress, say
-from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.heldout import seen, seen_times, seen_types
 from pipelines.errors import DataError
 from pipelines.rankers.cuts import NORM_EXPONENT
@@ -27,8 +26,8 @@ from serving.bundle.writer import READ_BACK, WRITE, write_bundle
 from serving.files.staging import refuse_existing
 from serving.search.vector_codes import VectorType
 from towers.config.sections import PriorConfig
-from towers.data.events import Floats, Int16s, Int32s, Int64s
-from towers.evaluation.validation import embed_all, informed
+from towers.data.events import Floats, Int16s, Int32s, Int64s, select_lists
+from towers.evaluation.vectors import embed_all, informed
 from towers.model.prior import deviation
 from towers.model.two_tower import save_tower
 

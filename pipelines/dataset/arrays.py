@@ -6,7 +6,7 @@ docs/project/design.md lists the files.
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,6 @@ DTYPES: Mapping[str, type[np.generic]] = {
 }
 CONTEXT = "context.parquet"
 PIECE_BYTES = 1 << 16
-
-Number = TypeVar("Number", bound=np.integer[Any])
 
 
 def offsets_of(user: NDArray[np.integer[Any]], users: int) -> Int64s:
@@ -51,21 +49,6 @@ def select_events(events: Events, keep: NDArray[np.bool_]) -> Events:
     values = {name: getattr(events, name) for name in ("user", "item", "time", "weight", "type", "place")}
     kept = {name: value[keep] for name, value in values.items() if value is not None}
     return Events(**kept, offsets=before[events.offsets], history_end=ends)
-
-
-def select_lists(
-    rows: NDArray[np.integer[Any]], offsets: Int64s, items: NDArray[Number]
-) -> tuple[Int64s, NDArray[Number]]:
-    """Returns some lists of items, in the order of `rows`, without items of -1.
-
-    List r of all is `items[offsets[r]:offsets[r + 1]]`, with `offsets` [R + 1]; the same holds for those returned.
-    """
-    counts = np.diff(offsets)[rows]
-    starts = np.repeat(offsets[rows], counts)
-    picked = items[starts + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
-    kept = picked >= 0
-    owner = np.repeat(np.arange(len(rows)), counts)[kept]
-    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows)))]), picked[kept]
 
 
 def map_events(directory: Path) -> Events:

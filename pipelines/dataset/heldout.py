@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pipelines.dataset.arrays import select_events, select_lists, sum_of_offsets
+from pipelines.dataset.arrays import select_events, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
 from serving.search.index import is_in
-from towers.data.events import Events, Int16s, Int32s, Int64s
+from towers.data.events import Events, Int16s, Int32s, Int64s, select_lists
 
 EARLIER = {"valid": ("train",), "test": ("train", "valid")}
 BLOCK_EVENTS = 1_000_000

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipelines.console import progress, say
-from pipelines.dataset.arrays import select_lists
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.heldout import HeldOut
@@ -26,6 +25,7 @@ from serving.errors import BundleError
 from serving.search.exact import ExactIndex
 from serving.search.filtered import search_filtered
 from serving.search.index import Floats, Index, Rows
+from towers.data.events import select_lists
 
 EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
 USERS_ALIKE, RECENT, EASE = "popularity_users", "popularity_recent", "ease"

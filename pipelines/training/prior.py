@@ -16,7 +16,7 @@ from pipelines.rankers.fits import counting_values
 from pipelines.rankers.popular import Popular, by_popularity
 from towers.config.recipe import Config
 from towers.config.sections import PriorConfig
-from towers.evaluation.validation import beyond_chance
+from towers.evaluation.climb import beyond_chance
 from towers.model.prior import Shares, log_share, prior_of
 from towers.model.two_tower import TwoTower
 

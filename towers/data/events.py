@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,7 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 Int16s = NDArray[np.int16]
 Floats = NDArray[np.float32]
+Number = TypeVar("Number", bound=np.integer[Any])
 
 
 @dataclass(frozen=True)
@@ -110,3 +111,18 @@ class Past:
 def of_types(numbers: NDArray[np.integer[Any]], types: Sequence[int]) -> NDArray[np.bool_]:
     """Which of some numbers of types are among `types`; all of them if that names none."""
     return np.isin(numbers, types) if types else np.ones(numbers.shape, np.bool_)
+
+
+def select_lists(
+    rows: NDArray[np.integer[Any]], offsets: Int64s, items: NDArray[Number]
+) -> tuple[Int64s, NDArray[Number]]:
+    """Returns some lists of items, in the order of `rows`, without items of -1.
+
+    List r of all is `items[offsets[r]:offsets[r + 1]]`, with `offsets` [R + 1]; the same holds for those returned.
+    """
+    counts = np.diff(offsets)[rows]
+    starts = np.repeat(offsets[rows], counts)
+    picked = items[starts + np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)]
+    kept = picked >= 0
+    owner = np.repeat(np.arange(len(rows)), counts)[kept]
+    return np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(rows)))]), picked[kept]

@@ -1,30 +1,32 @@
 """The metric that chooses the epoch: held-out users, the whole catalogue, seen items masked, top-k in blocks."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
-import tensorflow as tf
 from numpy.typing import NDArray
 
-from towers.data.events import Floats, Int32s, Int64s
-from towers.data.feature_tables import bagged
+from towers.data.events import Floats, Int32s, Int64s, select_lists
 from towers.evaluation import metrics
+from towers.evaluation.best_case import best_case
+from towers.evaluation.climb import beyond_chance, climb
 from towers.evaluation.metrics import Measured
 from towers.evaluation.prior_fit import MOST_WEIGHT, HeldOut, fit
 from towers.evaluation.top_k import top_k
+from towers.evaluation.vectors import embed_all, informed
 from towers.model.prior import Prior, Shares, assign_prior, deviation, prior_of
-from towers.model.two_tower import SHORTEST, Encoded, Tower, TwoTower
+from towers.model.two_tower import SHORTEST, Encoded, TwoTower
 from towers.ops.replicas import ALONE, Replicas
 
-ROWS = 8_192  # rows encoded at once
 # For the exponent x of the served item vectors v / |v|^x. Training on the cosine leaves the lengths of the vectors
 # free: an item's length grows as it is trained on, so it reflects popularity. The cosine (x = 1) discards that, the dot
 # product (x = 0) uses it at full strength. The best ranking lies in between, depends on the data, and is free to serve.
-STEP, LEAST, MOST = 0.1, -1.0, 1.0
-ERRORS = 2  # standard errors beyond which a gain is no chance
+LEAST, MOST = -1.0, 1.0
+NEARBY = 44  # further items of a list: they show what other exponents and priors leave out of its top
+
+
+Settings = tuple[float, Prior | None]  # norm exponent and prior of a ranking
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ class Validation:
         searched = settings.prior == "validation"
         without = None if searched else prior
         if settings.norm_exponent == "validation":
-            best, value = climb(lambda exponent: ranking.mean(exponent, without), best, LEAST, MOST)
+            best, value = ranking.climb(lambda exponent: (exponent, without), best, LEAST, MOST)
         else:
-            value = ranking.mean(best, without)
+            value = float(np.nanmean(ranking.values(best, without)))
         criterion = value
         if searched:
             bounds = (LEAST, MOST) if settings.norm_exponent == "validation" else (best, best)
@@ -107,6 +109,9 @@ class Ranking:
         vectors: [M, D], not divided by any power of their length.
         queries: [Q, D]; with shares, zero where training learnt nothing about the known features.
         seen: the held-out users' seen items by their place in `learnt`, -1 for others.
+        lists: [q, k + `NEARBY`] places in `learnt` of the best items of this worker's users when last ranked.
+        known: the metric of each user, by norm exponent and prior.
+        best_cases: the hits that this worker's users have at most, by the same.
     """
 
     held: Validation
@@ -114,6 +119,9 @@ class Ranking:
     vectors: Floats
     queries: Floats
     seen: Int32s
+    lists: Int32s
+    known: dict[Settings, NDArray[np.float64]] = field(default_factory=dict)
+    best_cases: dict[Settings, metrics.Hits] = field(default_factory=dict)
 
     @classmethod
     def of(cls, held: Validation, model: TwoTower) -> "Ranking":
@@ -126,7 +134,9 @@ class Ranking:
         queries = embed_all(model.query_tower.serve, held.query)
         if held.shares is not None:
             queries[~informed(model.query_tower, held.query)] = 0
-        ranking = cls(held, learnt, vectors, queries, held.seen_items)
+        part, depth = held.replicas.part(len(queries)), int(held.metric.partition("@")[2])
+        lists = np.full((part.stop - part.start, depth + NEARBY), -1, np.int32)
+        ranking = cls(held, learnt, vectors, queries, held.seen_items, lists)
         return replace(ranking, seen=ranking.places(held.seen_items))
 
     def places(self, items: Int32s) -> Int32s:
@@ -151,24 +161,66 @@ class Ranking:
 
     def climbed(self, exponent: float, prior: Prior) -> tuple[Prior, float]:
         """The prior whose weight `now` ranks best, or the one given if that gains no more than chance; and the mean."""
+        now, value = self.climb(lambda now: (exponent, replace(prior, now=now)), prior.now, 0.0, MOST_WEIGHT)
+        best, before = replace(prior, now=now), self.values(exponent, prior)
+        if beyond_chance(self.values(exponent, best) - before):
+            return best, value
+        return prior, float(np.nanmean(before))
 
-        @cache
-        def values(now: float) -> NDArray[np.float64]:
-            return self.values(exponent, replace(prior, now=now))
-
-        now, value = climb(lambda now: float(np.nanmean(values(now))), prior.now, 0.0, MOST_WEIGHT)
-        if beyond_chance(values(now) - values(prior.now)):
-            return replace(prior, now=now), value
-        return prior, float(np.nanmean(values(prior.now)))
-
-    def mean(self, exponent: float, prior: Prior | None) -> float:
-        """Mean of the metric over the held-out users."""
-        return float(np.nanmean(self.values(exponent, prior)))
+    def climb(
+        self, settings: Callable[[float], Settings], start: float, least: float, most: float
+    ) -> tuple[float, float]:
+        """The place whose settings rank best, and the mean of the metric; see `towers.evaluation.climb`."""
+        return climb(
+            lambda place: float(np.nanmean(self.values(*settings(place)))),
+            lambda place: float(np.nanmean(self.bound(*settings(place)))),
+            start,
+            least,
+            most,
+        )
 
     def values(self, exponent: float, prior: Prior | None) -> NDArray[np.float64]:
         """The metric of each held-out user."""
-        held = self.held
-        name, _, depth = held.metric.partition("@")
+        settings = exponent, prior
+        if settings not in self.known:
+            queries, vectors = self._scoring(settings)
+            # All others have a metric of 0.
+            rows = np.flatnonzero(self._best_case(settings).any(axis=1))
+            seen_offsets, seen = select_lists(rows + self._part.start, self.held.seen_offsets, self.seen)
+            self.lists[rows] = top_k(queries[rows], vectors, self.lists.shape[1], seen_offsets, seen)
+            found = np.full((len(self.lists), self._depth), -1, np.int32)
+            found[rows] = self.lists[rows, : self._depth]
+            targets, offsets = self._targets
+            self.known[settings] = self._judged(metrics.hits(found, offsets, targets))
+        return self.known[settings]
+
+    def bound(self, exponent: float, prior: Prior | None) -> NDArray[np.float64]:
+        """What the metric of each held-out user is at most."""
+        return self._judged(self._best_case((exponent, prior)))
+
+    def _best_case(self, settings: Settings) -> metrics.Hits:
+        if settings not in self.best_cases:
+            self.best_cases[settings] = best_case(self.lists, *self._scoring(settings), *self._targets, self._depth)
+        return self.best_cases[settings]
+
+    @property
+    def _depth(self) -> int:
+        return int(self.held.metric.partition("@")[2])
+
+    @property
+    def _part(self) -> slice:
+        """The users of this worker."""
+        return self.held.replicas.part(len(self.queries))
+
+    @property
+    def _targets(self) -> tuple[Int32s, Int64s]:
+        """The places of their targets, and the offsets of each of them."""
+        offsets = self.held.target_offsets[self._part.start : self._part.stop + 1]
+        return self.places(self.held.target_items[offsets[0] : offsets[-1]]), offsets - offsets[0]
+
+    def _scoring(self, settings: Settings) -> tuple[Floats, Floats]:
+        """The vectors of this worker's queries and of the items, whose dot products are the scores."""
+        held, (exponent, prior) = self.held, settings
         queries, vectors = self.queries, scaled(self.vectors, exponent)
         if held.shares is not None:
             weights = (prior or Prior(0.0, 0.0)).weights(np.diff(held.seen_offsets)) * deviation(queries, vectors)
@@ -177,64 +229,12 @@ class Ranking:
             queries = np.concatenate([queries, weights], axis=1)
             shares = np.stack([held.shares.now[self.learnt], held.shares.past[self.learnt]], axis=1)
             vectors = np.concatenate([vectors, shares], axis=1)
-        part = held.replicas.part(len(queries))
-        seen, targets = (each[part.start : part.stop + 1] for each in (held.seen_offsets, held.target_offsets))
-        found = top_k(queries[part], vectors, int(depth), seen, self.seen)
-        lists = np.where(found >= 0, np.append(self.learnt, np.int32(-1))[found], np.int32(-1))
-        hits = metrics.hits(lists, targets - targets[0], held.target_items[targets[0] : targets[-1]])
-        return held.replicas.gather_array(metrics.METRICS[name](hits, np.diff(targets), int(depth)))
+        return queries[self._part], vectors
 
-
-def informed(tower: Tower, features: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Which rows have at least one feature that training learnt something about: bool [R]; see `Tower.informed`."""
-    count = len(next(iter(features.values())))
-    blocks = [
-        tower.informed({name: tf.constant(rows[begin : begin + ROWS]) for name, rows in features.items()}).numpy()
-        for begin in range(0, count, ROWS)
-    ]
-    return np.concatenate([np.empty(0, np.bool_), *blocks])
-
-
-def embed_all(
-    encode: Callable[[Encoded], tf.Tensor],
-    encoded: Mapping[str, np.ndarray],
-    advance: Callable[[int], None] = lambda _: None,
-) -> Floats:
-    """Vectors [R, D] of every row of looked-up features, computed by `encode`, a method of a tower.
-
-    `advance` is told the number of rows of each block, once it is encoded.
-    """
-    rows = len(next(iter(encoded.values())))
-    out: Floats | None = None
-    for begin in range(0, rows, ROWS):
-        features = bagged({name: values[begin : begin + ROWS] for name, values in encoded.items()})
-        block = encode(tf.nest.map_structure(tf.constant, features)).numpy()
-        if out is None:
-            out = np.empty((rows, block.shape[1]), np.float32)
-        out[begin : begin + len(block)] = block
-        advance(len(block))
-    return out if out is not None else np.empty((0, 0), np.float32)
-
-
-def climb(metric: Callable[[float], float], start: float, least: float, most: float) -> tuple[float, float]:
-    """Climbs from `start` in steps of 0.1 while the metric grows, from `least` to `most`.
-
-    Returns:
-        The best value, and its metric.
-    """
-    best, value = start, metric(start)
-    for direction in (-STEP, STEP):
-        while least <= (next_one := round(best + direction, 6)) <= most and (found := metric(next_one)) > value:
-            best, value = next_one, found
-        if best != start:
-            break
-    return best, value
-
-
-def beyond_chance(gains: NDArray[np.float64]) -> bool:
-    """Whether the mean of users' gains [Q], NaN where there is none, is more than two standard errors above 0."""
-    error = float(np.nanstd(gains) / np.sqrt(np.count_nonzero(~np.isnan(gains))))
-    return float(np.nanmean(gains)) > ERRORS * error
+    def _judged(self, hits: metrics.Hits) -> NDArray[np.float64]:
+        """The metric of each user, from the hits of this worker's users."""
+        metric, counts = metrics.METRICS[self.held.metric.partition("@")[0]], np.diff(self._targets[1])
+        return self.held.replicas.gather_array(metric(hits, counts, self._depth))
 
 
 def scaled(vectors: Floats, exponent: float) -> Floats:

@@ -1,29 +1,52 @@
 """The weight of the prior climbs from the most likely one to the one that ranks best, if that is more than chance."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from towers.evaluation.validation import Ranking, climb
-from towers.model.prior import Prior
+from towers.evaluation import metrics
+from towers.evaluation.climb import climb
+from towers.evaluation.validation import NEARBY, Ranking, Validation
+from towers.model.prior import Prior, Shares, deviation
+
+USERS, K = 300, 10
+
+
+def alone(metric: Callable[[float], float], start: float, least: float = -1.0) -> tuple[float, float]:
+    """A climb up to 1 without a bound."""
+    return climb(metric, lambda _: np.inf, start, least, 1.0)
 
 
 @pytest.mark.parametrize("start", [-0.35, 0.0, 0.4, 0.9])
 def test_it_finds_the_top_of_a_hill_within_a_step(start: float) -> None:
-    best, value = climb(lambda x: -((x - 0.42) ** 2), start, -1.0, 1.0)
+    best, value = alone(lambda x: -((x - 0.42) ** 2), start)
     assert abs(best - 0.42) <= 0.05 + 1e-9
     assert value == pytest.approx(-((best - 0.42) ** 2))
 
 
 @pytest.mark.parametrize(("slope", "end"), [(1.0, 1.0), (-1.0, -0.3)])
 def test_it_stays_within_its_bounds(slope: float, end: float) -> None:
-    assert climb(lambda x: slope * x, 0.2, -0.3, 1.0)[0] == pytest.approx(end)
+    assert alone(lambda x: slope * x, 0.2, -0.3)[0] == pytest.approx(end)
 
 
 def test_a_flat_metric_moves_nothing() -> None:
-    assert climb(lambda _: 0.5, 0.37, -1.0, 1.0) == (0.37, 0.5)
+    assert alone(lambda _: 0.5, 0.37) == (0.37, 0.5)
+
+
+def test_the_metric_is_asked_for_only_where_it_may_be_better() -> None:
+    asked = list[float]()
+
+    def metric(place: float) -> float:
+        asked.append(place)
+        return -((place - 0.42) ** 2)
+
+    # No place below the last one may be better, and any above it.
+    best = climb(metric, lambda place: np.inf if place > asked[-1] else -1.0, 0.2, -1.0, 1.0)
+    assert best == (0.4, -((0.4 - 0.42) ** 2))
+    assert asked == [0.2, 0.3, 0.4, 0.5]
 
 
 @dataclass(frozen=True)
@@ -40,9 +63,12 @@ class Hill(Ranking):
         values[:3] = np.nan  # users without a target
         return values
 
+    def bound(self, exponent: float, prior: Prior | None) -> NDArray[np.float64]:
+        return np.full(self.users, np.inf)
+
 
 def hill(noise: float) -> Hill:
-    return Hill(None, None, None, None, None, noise=noise)  # type: ignore[arg-type]
+    return Hill(None, None, None, None, None, None, noise=noise)  # type: ignore[arg-type]
 
 
 def test_the_weight_that_ranks_best_is_kept() -> None:
@@ -55,3 +81,64 @@ def test_what_chance_alone_may_gain_is_not() -> None:
     start = Prior(0.65, 0.2, 0.1)
     moved = [hill(noise).climbed(1.0, start)[0] != start for noise in np.linspace(2.0, 3.0, 40)]
     assert np.mean(moved) < 0.25  # at two standard errors, of the best of a few
+
+
+def ranking(items: int) -> Ranking:
+    """Of items whose lengths differ, for users with ten seen items and three targets that their scores favour."""
+    rng = np.random.default_rng(0)
+    vectors = (rng.normal(size=(items, 8)) * rng.uniform(0.5, 2.0, (items, 1))).astype(np.float32)
+    queries = rng.normal(size=(USERS, 8)).astype(np.float32)
+    taken = np.argsort(-(queries @ vectors.T + 3 * rng.gumbel(size=(USERS, items))), axis=1)[:, :13].astype(np.int32)
+    seen, targets = taken[:, :10].ravel(), taken[:, 10:].ravel()
+    now, past = (rng.normal(size=items).astype(np.float32) for _ in range(2))
+    offsets = np.arange(USERS + 1)
+    held = Validation({}, {}, 10 * offsets, seen, 3 * offsets, targets, f"ndcg@{K}", Shares(now, past))
+    lists = np.full((USERS, K + NEARBY), -1, np.int32)
+    items_of = {"item_id": np.arange(items, dtype=np.int32)}
+    return Ranking(replace(held, candidate=items_of), items_of["item_id"], vectors, queries, seen, lists)
+
+
+def by_formula(asked: Ranking, exponent: float, prior: Prior) -> NDArray[np.float64]:
+    """The metric of each user, from the formula of the score."""
+    held = asked.held
+    assert held.shares is not None
+    vectors = asked.vectors / np.linalg.norm(asked.vectors, axis=1, keepdims=True) ** exponent
+    unit = deviation(asked.queries, vectors)
+    now = prior.now + prior.length * np.log1p(np.diff(held.seen_offsets))[:, np.newaxis]
+    scores = asked.queries @ vectors.T + unit * (now * held.shares.now - prior.past * held.shares.past)
+    scores[np.repeat(np.arange(USERS), 10), held.seen_items] = -np.inf
+    lists = np.argsort(-scores, axis=1, kind="stable")[:, :K]
+    hits = metrics.hits(lists, held.target_offsets, held.target_items)
+    return metrics.ndcg(hits, np.diff(held.target_offsets), K)
+
+
+SETTINGS = [(1.0, Prior(0.0, 0.0)), (0.9, Prior(0.4, 0.1)), (-1.0, Prior(1.0, 1.0, 0.2)), (0.0, Prior(0.7, 0.2, 0.1))]
+
+
+@pytest.mark.parametrize("items", [40, 3_000])
+def test_every_ranking_is_exact_whatever_was_ranked_before(items: int) -> None:
+    asked = ranking(items)
+    for exponent, prior in SETTINGS:
+        exact = by_formula(asked, exponent, prior)
+        assert (asked.bound(exponent, prior) >= exact - 1e-9).all()
+        np.testing.assert_allclose(asked.values(exponent, prior), exact, atol=1e-9)
+
+
+def test_who_can_have_no_hit_is_not_ranked_again() -> None:
+    asked, prior = ranking(3_000), Prior(0.3, 0.1)
+    assert (asked.bound(1.0, prior) > 0).all()
+    asked.values(1.0, prior)
+    lists = asked.lists.copy()
+    exact = by_formula(asked, 0.9, prior)
+    assert asked.bound(0.9, prior).mean() == pytest.approx(exact.mean(), rel=0.01)
+    asked.values(0.9, prior)
+    again = (asked.lists != lists).any(axis=1)
+    assert again[exact > 0].any() and again.mean() < 0.2
+
+
+def test_it_ends_where_it_would_if_every_place_were_ranked() -> None:
+    asked, prior = ranking(3_000), Prior(0.3, 0.1)
+    best, value = asked.climb(lambda exponent: (exponent, prior), 1.0, -1.0, 1.0)
+    every = alone(lambda exponent: float(by_formula(asked, exponent, prior).mean()), 1.0)
+    assert best == every[0] < 1.0
+    assert value == pytest.approx(every[1])
