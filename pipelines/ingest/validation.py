@@ -82,7 +82,7 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
 def _in_order(events: EventTable, config: DataConfig) -> tuple[bool, str]:
     """Returns whether the test comes after the lists, as the recipe says or the lists show, and how that is known."""
     declared = events.time_unit == "order"
-    if not declared and config.validation != "auto":
+    if not declared and (config.validation != "auto" or "ordered" in config.model_fields_set):
         return False, ""
     found = places(events)
     if not declared:

@@ -112,7 +112,7 @@ def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
     prepared = data.manifest.config
     for key in config.data.model_fields_set & set(PREPARED):
         wanted, had = getattr(config.data, key), getattr(prepared, key)
-        if wanted != had:
+        if wanted != had and (key, wanted) != ("validation", "auto"):  # `prepare` has chosen one
             raise ConfigError(
                 f"data.{key}: the recipe says {wanted!r}, but the data set was prepared with {had!r}; "
                 "prepare it again with --config, or change the recipe"

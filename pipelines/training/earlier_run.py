@@ -227,13 +227,17 @@ def _trained(stage: str) -> tuple[str, ...]:
 
 
 def _events(data: Dataset, part: str, earlier: Dataset, later: Dataset) -> pl.DataFrame:
-    """The events of a part by user, item and, if both data sets have the same clock, time; strangers left out."""
+    """The events of a part by user, item and, if both data sets have the same clock, time; strangers left out.
+
+    If the later one keeps the last event of each pair, an earlier one that was trained on is no longer there: no time.
+    """
     events = data.events(part)
     columns = {}
     for name, numbers in (("user", events.user), ("item", events.item)):
         ids = [getattr(each, f"{name}s")[f"{name}_id"] for each in (earlier, data)]
         columns[name] = _places(*ids).astype(np.int32)[numbers]
     units = {earlier.manifest.time_unit, later.manifest.time_unit}
-    if len(units) == 1 and units <= TICKS_PER_S.keys() and events.time is not None:
+    kept = later.manifest.config.duplicates != "last"
+    if kept and len(units) == 1 and units <= TICKS_PER_S.keys() and events.time is not None:
         columns["time"] = np.asarray(events.time)
     return pl.DataFrame(columns).filter((pl.col("user") != NONE) & (pl.col("item") != NONE))

@@ -151,7 +151,8 @@ def open_attributes(bundle: Path, items: int) -> tuple[NDArray[np.uint8], pl.Sch
         Its bytes; the columns and their types.
 
     Raises:
-        BundleError: it is missing, not Parquet, or of another number of rows.
+        BundleError: it is missing, not Parquet, or of another number of rows; or a column is of a type that live items
+            and filters do not have.
     """
     path = bundle / ITEM_ATTRIBUTES
     try:
@@ -162,6 +163,10 @@ def open_attributes(bundle: Path, items: int) -> tuple[NDArray[np.uint8], pl.Sch
         raise BundleError(f"{path}: cannot be read as Parquet: {error}") from None
     if rows != items:
         raise BundleError(f"{path}: {rows} rows, the manifest says {items} items")
+    for name, dtype in schema.items():
+        if not (dtype in (pl.String, pl.List(pl.String)) or (dtype.is_numeric() and not dtype.is_decimal())):
+            allowed = "allowed are String, List(String), integers and floats"
+            raise BundleError(f"{path}: column {name!r} is {dtype}; {allowed}")
     return content, schema
 
 

@@ -85,6 +85,7 @@ class Service:
 
         Raises:
             BundleError: the active bundle is refused, and so is every one before it.
+            JournalError: the live changes cannot be read.
         """
         load_libraries()
         if self._mirror is not None:
@@ -92,9 +93,9 @@ class Service:
             self._see_copies()
         if refused := self.active_bundles.open_first():
             log.error("%s", refused)
+        self.live.refresh()  # what could not be read as a bundle opened: without it deleted items would be recalled
         self._verified, self._started = None, True
-        bundle = self.active_bundles.active.opened.bundle
-        told = bundle.manifest
+        told = (bundle := self.active_bundles.active.opened.bundle).manifest
         log.info("%s: model %s, %d items, %d users", bundle.path, told.model_version, told.items, told.queries)
         metrics.started()
         self._measure()

@@ -137,7 +137,8 @@ class _Blocks:
         start = (
             tf.constant(0),
             tf.zeros_like(scaled),
-            *(tf.fill(one.shape, tf.cast(zero, one.dtype)) for one in variables),
+            # The gradient of a table in half precision is float32; see `towers.ops.row_gradients.gathered`.
+            *(tf.fill(one.shape, tf.cast(zero, tf.float32 if one.dtype.size < 4 else one.dtype)) for one in variables),
         )
         _, back, *sums = tf.while_loop(self._more, step, start, parallel_iterations=1)
         return [back, *map(_as_kind, sums, kinds)]
@@ -163,7 +164,7 @@ class _Blocks:
 def _added(total: tf.Tensor, gradient: Any) -> tf.Tensor:
     if isinstance(gradient, tf.IndexedSlices):
         return added_rows(total, gradient)
-    return total if gradient is None else total + gradient
+    return total if gradient is None else total + tf.cast(gradient, total.dtype)
 
 
 def _as_kind(total: tf.Tensor, kind: type) -> Any:

@@ -139,10 +139,10 @@ def added_rows(total: tf.Tensor, slices: tf.IndexedSlices) -> tf.Tensor:
 
     `tf.tensor_scatter_nd_add` copies `total` on a CPU. XLA does not, and it supports no other operation.
     """
-    rows = tf.cast(slices.indices, tf.int64)[:, tf.newaxis]
+    rows, values = tf.cast(slices.indices, tf.int64)[:, tf.newaxis], tf.cast(slices.values, total.dtype)
     if compiled_by_xla():
-        return tf.tensor_scatter_nd_add(total, rows, slices.values)
-    return tf.raw_ops.ScatterNdNonAliasingAdd(input=total, indices=rows, updates=slices.values)
+        return tf.tensor_scatter_nd_add(total, rows, values)
+    return tf.raw_ops.ScatterNdNonAliasingAdd(input=total, indices=rows, updates=values)
 
 
 def every_row(total: tf.Tensor) -> tf.IndexedSlices:

@@ -174,18 +174,20 @@ class Day:
         return report.run(self._judged, self.folder / "dataset", self.folder / "report", overwrite=True)
 
     def _reported(self) -> bool:
-        """Whether there is a report, of the candidate as it is: `towers forget` may have changed it."""
+        """Whether there is a report, of the bundle as it is: `towers forget` may have changed it."""
         if not (file := self.folder / "report" / REPORT).is_file():
             return False
-        if self.bundle.is_dir():
+        if self.loop.active == self.name:
             return True
         digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
-        return bool(digest == bundle_digest(self.candidate))
+        return bool(digest == bundle_digest(self._judged))
 
     def _gate(self) -> object:
         active = self.loop.active
         baseline = None if active is None else self.loop.settings.root / active
-        return gate.run(self.loop.settings.rules, self._judged, baseline=baseline, report=self.folder / "report")
+        # The report of similar items is for readers: no rule judges it.
+        judged = None if self.loop.recipe.task == "similarity" else self.folder / "report"
+        return gate.run(self.loop.settings.rules, self._judged, baseline=baseline, report=judged)
 
     @property
     def _judged(self) -> Path:

@@ -14,6 +14,7 @@ from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
 from pipelines.ingest.formats import Format
 from pipelines.ingest.formats.folder import files_of
+from pipelines.launch.judge import OF_SIMILARITY
 from pipelines.launch.rules import read_rules, read_toml
 from pipelines.training.similarity.labels import pairs_digest
 from serving.bundle.active import ACTIVE, Active, parsed_active
@@ -153,6 +154,11 @@ class Loop:
             )
         place = self.settings.rules
         rules, _ = read_rules(place)
+        if rules.of_report and self.recipe.task == "similarity":
+            raise DataError(
+                f"{file}: rules: {place}: judges figures of a report; a bundle of task = 'similarity' is judged by "
+                f"{OF_SIMILARITY} alone"
+            )
         if rules.of_both_reports:
             raise DataError(
                 f"{file}: rules: {place}: has rules with `relative`; the bundle that answers has no report on "

@@ -63,6 +63,7 @@ def test_a_random_part_of_ordered_lists_is_no_test_of_what_comes_next(
         ("end", True, USERS, {}, 0.2),  # as large a share as the test's 6 of 30
         ("end", True, USERS, {"valid_share": 0.1}, 0.1),
         ("end", True, USERS, {"validation": "random"}, None),
+        ("end", True, USERS, {"ordered": False}, None),  # the recipe says that they are sets
         ("end", True, 40, {}, None),  # too few to tell
         ("end", True, 40, {"ordered": True}, 0.2),  # the recipe tells
         ("end", False, USERS, {}, None),  # no order

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.leaks import refuse_leaks
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from towers.config.sections import DataConfig
@@ -124,6 +125,20 @@ def test_a_given_split_is_timed_only_if_it_respects_time(
         timed,
         "s" if timed else None,
     )
+
+
+@pytest.mark.parametrize("split", ["global_time", "leave_last_out", "random"])
+def test_files_of_another_split_are_one_log_in_which_a_pair_stands_once(tmp_path: Path, split: str) -> None:
+    source = tmp_path / "given"
+    source.mkdir()
+    (source / "train.csv").write_text("user,item,time\nu,a,10\nu,b,15\nv,a,16\nv,b,17\n")
+    (source / "test.csv").write_text("user,item,time\nu,a,20\nv,c,21\nu,c,22\n")
+    data = prepared_from(source, tmp_path, split=split, duplicates="first", valid_share=0, test_share=0.2)
+    refuse_leaks(data)
+    pairs = [
+        (user, item) for split in ("train", "test") for user, some in by_user(data, split).items() for item in some
+    ]
+    assert sorted(pairs) == [("u", "a"), ("u", "b"), ("u", "c"), ("v", "a"), ("v", "b"), ("v", "c")]
 
 
 @pytest.mark.parametrize(

@@ -314,10 +314,39 @@ def test_a_finished_day_says_what_answers_where_services_look(
     assert "by-hand answers" in capsys.readouterr().err
 
 
+PAIRS = """
+task = "similarity"
+[similarity]
+pairs = "PLACE"
+against = "items"
+holdout_share = 0.0
+[loss]
+name = "pair"
+"""
+
+
+@pytest.mark.long
+def test_a_day_of_similar_items_is_judged_by_its_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_day(tmp_path, 1, alike=True)
+    pairs = [f"i{item},i{(item + GROUPS) % ITEMS}" for item in range(ITEMS)]
+    (tmp_path / "pairs.csv").write_text("\n".join(["item_a,item_b", *pairs]) + "\n")
+    config = write_settings(tmp_path, SETTINGS + "warm = false\n")
+    (tmp_path / "recipe.toml").write_text(PAIRS.replace("PLACE", str(tmp_path / "pairs.csv")))
+    with pytest.raises(DataError) as error:
+        daily.run(config)
+    told_why = "judges figures of a report; a bundle of task = 'similarity' is judged by "
+    allowed = "[index], [latency] and [agreement] alone"
+    assert str(error.value) == f"{config}: rules: {tmp_path / 'gate.toml'}: {told_why}{allowed}"
+    (tmp_path / "gate.toml").write_text("[index]\nk = 5\nat_least = 0.5\n")
+    day = daily.run(config)
+    assert (day["outcome"], Versions(tmp_path / "bundles").read().active) == (ACTIVATED, day["day"])
+    blessing = valid_blessing(tmp_path / "bundles" / day["day"])
+    assert [each.rule for each in blessing.judgements] == ["recall@5 of the index against exact search"]
+
+
 def test_other_pairs_of_similar_items_make_another_day(loop: Loop, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
-    recipe = f'task = "similarity"\n[similarity]\npairs = "{pairs}"\nagainst = "items"\n[loss]\nname = "pair"\n'
-    (tmp_path / "recipe.toml").write_text(recipe)
+    (tmp_path / "recipe.toml").write_text(PAIRS.replace("PLACE", str(pairs)))
     loop, keys = Loop.read(tmp_path / "daily.toml"), set()
     for partner in ("i1", "i2", "i1"):
         pairs.write_text(f"item_a,item_b\ni0,{partner}\n")
@@ -569,17 +598,24 @@ def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(
     assert gated.done(), "it answers"
 
 
-def test_a_report_of_a_candidate_that_forgot_a_user_since_is_made_again(loop: Loop) -> None:
+@pytest.mark.parametrize("published", [False, True])
+def test_a_report_of_a_bundle_that_forgot_a_user_since_is_made_again_until_it_answers(
+    loop: Loop, published: bool
+) -> None:
     day = days.today(loop)
     (reported,) = (step for step in day.steps() if step.name == "report")
     assert not reported.done()
-    write_world(day.candidate)
+    bundle = day.bundle if published else day.candidate
+    write_world(bundle)
     (day.folder / "report").mkdir()
-    content = {"bundle": {"digest": bundle_digest(day.candidate)}}
+    content = {"bundle": {"digest": bundle_digest(bundle)}}
     (day.folder / "report" / REPORT).write_text(json.dumps(content))
     assert reported.done()
-    forget_in_bundle(day.candidate, "u5", dry_run=False)
+    forget_in_bundle(bundle, "u5", dry_run=False)
     assert not reported.done()
+    if published:
+        choose(loop.settings.root, day.name)
+        assert reported.done()
 
 
 def test_a_day_whose_data_set_forgot_a_user_since_is_trained_again_until_its_bundle_is_there(loop: Loop) -> None:

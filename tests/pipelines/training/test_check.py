@@ -135,6 +135,20 @@ def test_a_larger_budget_is_the_remedy_where_it_was_too_small_for_a_trial(world:
         tune.run(world / "many", tmp_path / "best.toml", budget_minutes=1e-9, metric="recall@5")
 
 
+def test_a_recipe_may_leave_the_validation_to_prepare(tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    for name, times in (("train", range(9)), ("test", range(9, 11))):
+        rows = "".join(f"u,i{time},{time}\n" for time in times)
+        (tmp_path / "given" / f"{name}.csv").write_text(f"user,item,time\n{rows}")
+    config = recipe(USER, data={"validation": "auto"})
+    prepare.run(config.data, tmp_path / "given", tmp_path / "data")
+    data = Dataset.open(tmp_path / "data")
+    assert data.manifest.config.validation == "last"
+    check.check_recipe(config, data)
+    with pytest.raises(ConfigError, match=r"data\.validation: the recipe says 'random', but .* prepared with 'last'"):
+        check.check_recipe(recipe(USER, data={"validation": "random"}), data)
+
+
 @pytest.mark.parametrize("refused", [{"norm_exponent": "validation"}, {}])
 def test_validation_events_that_are_all_repeats_choose_nothing(tmp_path: Path, refused: dict[str, Any]) -> None:
     """Each user takes the same three items again and again."""

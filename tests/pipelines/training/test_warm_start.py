@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -323,6 +324,26 @@ def test_a_run_that_saw_a_held_out_impression_is_refused(tmp_path: Path) -> None
     summary = {"dataset": old.manifest.fingerprint, "dataset_path": "../old-data"}
     with pytest.raises(DataError, match=r"stage 'train' trained on 1 of the 2 valid events of .*new-data"):
         EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(new, {"train": ("valid",)})
+
+
+@pytest.mark.parametrize(("duplicates", "leaks"), [("last", True), ("first", False), ("keep", False)])
+def test_a_pair_whose_last_event_alone_is_kept_leaks_by_its_earlier_one(
+    tmp_path: Path, duplicates: str, leaks: bool
+) -> None:
+    """ada took tea before the old data set ended, and takes it again in the new one's test."""
+    rows = [f"u{day % 5},i{day},{day}" for day in range(1, 18)]
+    old, new = [*rows[:15], "ada,jam,3", "ada,tea,4"], [*rows, "ada,jam,3", "ada,tea,4", "ada,tea,19"]
+    for name, lines in (("old", old), ("new", new)):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["user_id,item_id,timestamp", *lines]) + "\n")
+        config = parse_config(
+            {"data": {"duplicates": duplicates, "valid_share": 0, "test_share": 0.05, "time_unit": "s"}}
+        )
+        prepare.run(config.data, tmp_path / f"{name}.csv", tmp_path / f"{name}-data")
+    summary = {"dataset": Dataset.open(tmp_path / "old-data").manifest.fingerprint, "dataset_path": "../old-data"}
+    earlier = EarlierRun(tmp_path / "run", recipe(), summary)
+    refused = pytest.raises(DataError, match=r"stage 'train' trained on 1 of the 1 test events of .*new-data")
+    with refused if leaks else nullcontext():
+        earlier.refuse_leak(Dataset.open(tmp_path / "new-data"), {"train": ("test",)})
 
 
 def test_a_run_whose_data_set_forgot_a_user_since_is_an_earlier_run_all_the_same(world: Path, tmp_path: Path) -> None:

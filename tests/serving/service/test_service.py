@@ -11,6 +11,8 @@ import pytest
 
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
+from serving.catalogue.journal import ItemChange, JournalError
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -48,6 +50,28 @@ def test_a_stop_waits_for_no_bundle_that_opens(tmp_path: Path, monkeypatch: pyte
     finally:
         go_on.set()
     assert reloading.result(WAIT_S) == {}
+
+
+def test_a_start_without_the_live_changes_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The journal opens, and is away from then on: deleted items would be recalled."""
+    write_world(tmp_path / "bundle")
+    service = Service(Settings(bundle=tmp_path / "bundle", state=tmp_path / "state"))
+
+    def away(self: SqliteJournal, seq: int) -> list[ItemChange]:
+        raise JournalError("the database is away")
+
+    def opened(path: Path, **_: object) -> Recaller:
+        bundle = Bundle.open(path)
+        return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+    monkeypatch.setattr("serving.service.service.open_recaller", opened)
+    monkeypatch.setattr(service.live, "encoder", lambda bundle: None)
+    with monkeypatch.context() as patch:
+        patch.setattr(SqliteJournal, "items_since", away)
+        with pytest.raises(JournalError, match="the database is away"):
+            service.start()
+    service.start()
+    service.stop()
 
 
 def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_answers_is_none(

@@ -136,6 +136,25 @@ def test_a_world_is_learnt_and_exported_in_half_precision(dtype: str, tmp_path: 
     np.testing.assert_array_equal(served["embeddings"], tower({"item_id": tf.constant([0, 0], tf.int64)}))
 
 
+@pytest.mark.parametrize("jit", [False, pytest.param(True, marks=pytest.mark.long)], ids=["graph", "xla"])
+@pytest.mark.parametrize("dtype", HALVES)
+def test_a_table_whose_rows_are_all_scored_learns_in_half_precision_as_in_float32(
+    dtype: str, jit: bool, tmp_path: Path
+) -> None:
+    last = {}
+    for name in ("float32", dtype):
+        built = trainer(
+            tmp_path / name,
+            loss={"name": "full_softmax"},
+            model={"table_dtype": name},
+            train={"epochs": 3, "jit_compile": jit},
+            optimizer={"learning_rate": 0.05},
+        )
+        last[name] = built.fit().history[-1]["loss"]
+    assert last[dtype] == pytest.approx(last["float32"], rel=0.01)
+    assert last["float32"] < 3.0  # from log(30) or more
+
+
 def _towers(built: Any) -> list[Any]:
     return [built.task.towers.query_tower, built.task.towers.candidate_tower]
 
