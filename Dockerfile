@@ -1,5 +1,6 @@
 # The service as an image: `docker run -v /path/to/bundle:/bundle:ro -p 8000:8000 towers`.
-# TOWERS_PORT and TOWERS_HOST are options of `towers serve`; the health check reads the same port.
+# TOWERS_PORT and TOWERS_HOST are options of `towers serve`. Set another port by `-e TOWERS_PORT=…`, not by `--port`, because the
+# health check reads it, too. Its start period is the time that a large bundle may take to be read.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS build
@@ -22,6 +23,6 @@ ENV PATH=/opt/towers/bin:$PATH PYTHONUNBUFFERED=1 TOWERS_HOST=0.0.0.0 TOWERS_POR
 USER 10001
 WORKDIR /tmp
 EXPOSE 8000
-HEALTHCHECK --interval=10s --timeout=3s --start-period=60s \
+HEALTHCHECK --interval=10s --timeout=3s --start-period=600s \
     CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"TOWERS_PORT\"]}/healthz', timeout=2)"]
 ENTRYPOINT ["towers", "serve", "--bundle", "/bundle"]

@@ -1,10 +1,12 @@
-"""Pauses long background work after each step, so that requests are not delayed.
+"""Long work beside requests: pauses after each step, and values that many threads want and one makes.
 
-The work then takes three times as long.
+With pauses the work takes three times as long, and delays no request.
 """
 
+import threading
 import time
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
 
 # Seconds of pause per second of CPU time. Python's threads share one interpreter: a thread that never pauses takes up
 # to half of it from the event loop, which then saturates at half the load.
@@ -13,6 +15,7 @@ REST = 2.0
 OPENING = "reload"  # the name of the thread that opens bundles beside those that answer
 
 Rest = Callable[[], None]
+T = TypeVar("T")
 
 
 def no_pause() -> None:
@@ -29,3 +32,31 @@ def yielding_to_requests() -> Rest:
         since = time.thread_time()
 
     return rest
+
+
+class Once(Generic[T]):
+    """`functools.cached_property` as it was before Python 3.12: with a lock, so that no value is made twice.
+
+    For values that take much time and memory, and that many threads want at the same moment.
+    """
+
+    def __init__(self, make: Callable[[Any], T]) -> None:
+        self._make, self._lock = make, threading.RLock()
+        self.__doc__ = make.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> "Once[T]": ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> "Once[T] | T":
+        if instance is None:
+            return self
+        own = vars(instance)  # where Python finds it from then on, without a call of this
+        with self._lock:
+            if self._name not in own:
+                own[self._name] = self._make(instance)
+        value: T = own[self._name]
+        return value

@@ -60,15 +60,17 @@ class Worker:
         self.start()
 
     def start(self) -> None:
-        """Starts a process in the slot."""
-        self.start_at: float | None = None
-        self._turns: Any = SPAWN.RawValue("Q", 0)
-        self._seen = self._still = 0
-        self.process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, self._turns, self.closing))
+        """Starts a process in the slot; an OSError, if the system has no room for one, leaves the slot as it was."""
+        turns: Any = SPAWN.RawValue("Q", 0)
+        process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, turns, self.closing))
         # A parent's handler is not inherited, a blocked signal is: SIGHUP would end the process while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
-        self.process.start()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+        self.process, self._turns, self._seen, self._still = process, turns, 0, 0
+        self.start_at: float | None = None
 
     @property
     def answers(self) -> bool:
@@ -84,8 +86,12 @@ class Worker:
         """Starts the next process, cleans up after a dead one, or kills a hung one."""
         if self.start_at is not None:
             if time.monotonic() >= self.start_at:
-                metrics.mkdir(parents=True, exist_ok=True)  # what cleans up temporary files may have removed it
-                self.start()
+                try:
+                    metrics.mkdir(parents=True, exist_ok=True)  # what cleans up temporary files may have removed it
+                    self.start()
+                except OSError as error:
+                    log.error("no worker could be started: %s; the next attempt is in %g s", error, LONGEST_PAUSE_S)
+                    self.start_at = time.monotonic() + LONGEST_PAUSE_S
         elif not self.process.is_alive():
             self._retire(metrics)
         elif self.answers and self._stands_still():
@@ -188,7 +194,10 @@ class Workers:
                 if worker.answers:  # A starting worker has no handler yet, and finds the bundle by itself.
                     worker.send(number)
         elif number == signal.SIGTTIN:
-            self._workers.append(self._worker())
+            try:
+                self._workers.append(self._worker())
+            except OSError as error:
+                log.error("no worker could be added: %s", error)
         elif number == signal.SIGTTOU and len(self._workers) > 1:
             self._remove()
         return number in (signal.SIGINT, signal.SIGTERM)

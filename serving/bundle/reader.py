@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from serving.background import Rest, no_pause
+from serving.background import Once, Rest, no_pause
 from serving.bundle import arrays as files
 from serving.bundle import prior
 from serving.bundle.ids import Ids
@@ -141,7 +141,7 @@ class Bundle:
         """Item rows by descending popular count, ties by row, [N]."""
         return np.argsort(-self.popular_counts, kind="stable").astype(np.int64)
 
-    @cached_property
+    @Once
     def item_attributes(self) -> pl.DataFrame:
         """The item columns for display and filters, in row order; read on first use."""
         return pl.read_parquet(self._attributes.tobytes())

@@ -6,11 +6,11 @@ Rows below N are the bundle's, searched by its index; rows from N on are live it
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from serving.background import Once
 from serving.bundle.reader import Bundle
 from serving.catalogue.overlay import Overlay, OverlayView
 from serving.catalogue.popular import by_popularity
@@ -56,12 +56,12 @@ class Catalogue:
         """The catalogue at this moment; one answer works with one snapshot."""
         return Snapshot(self, self.live.view)
 
-    @cached_property
+    @Once
     def masks(self) -> Masks:
         """Masks of the bundle's items by filter; the item columns are read on first use."""
         return Masks(self.bundle.item_attributes)
 
-    @cached_property
+    @Once
     def times(self) -> Mapping[str, TimeColumn]:
         """The item columns of the bundle that hold times; they are read on first use."""
         return time_columns(self.bundle)

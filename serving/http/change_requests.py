@@ -7,7 +7,7 @@ from pydantic import Field
 from serving.catalogue import journal
 from serving.catalogue.journal_rows import UNTYPED
 from serving.http.request_errors import at_most
-from serving.http.requests import Id, StrictBody, Whole
+from serving.http.requests import Id, Listed, StrictBody, Whole
 from serving.settings import Settings
 
 SECONDS = 10**11 - 1  # the latest time of an event, in the year 5138: `prepare` reads larger numbers as milliseconds
@@ -30,7 +30,7 @@ class NamedItem(ItemRequest):
 class ItemsRequest(StrictBody):
     """The body of `PUT /items`: all of them, or none."""
 
-    items: list[NamedItem] = Field(min_length=1)
+    items: Listed[NamedItem] = Field(min_length=1)
 
 
 class Event(StrictBody):
@@ -46,7 +46,7 @@ class Event(StrictBody):
 class EventsRequest(StrictBody):
     """The body of `POST /events`: all of them, or none."""
 
-    events: list[Event] = Field(min_length=1)
+    events: Listed[Event] = Field(min_length=1)
 
 
 class Impression(StrictBody):
@@ -55,14 +55,14 @@ class Impression(StrictBody):
     id: Id = Field(description="the impression's own id; an impression sent again with the same id counts once")
     request_id: Id = Field(description="X-Request-Id of the answer that these items came from")
     user_id: Id
-    item_ids: list[Id] = Field(min_length=1, description="in the order shown")
+    item_ids: Listed[Id] = Field(min_length=1, description="in the order shown")
     time: Seconds = Field(ge=0, le=SECONDS)
 
 
 class ImpressionsRequest(StrictBody):
     """The body of `POST /impressions`: all of them, or none."""
 
-    impressions: list[Impression] = Field(min_length=1)
+    impressions: Listed[Impression] = Field(min_length=1)
 
 
 def user_events(body: EventsRequest, settings: Settings) -> list[journal.UserEvent]:

@@ -27,6 +27,8 @@ NOT_BLANK = r"^[^\r\n]*\S[^\r\n]*$"  # new ids, as `prepare` takes them for the 
 Id = Annotated[str, Field(min_length=1, max_length=LONGEST_ID, pattern=NOT_BLANK)]
 
 Body = TypeVar("Body", bound=BaseModel)
+Value = TypeVar("Value")
+Listed = Annotated[list[Value], Field(fail_fast=True)]  # one error, not one for each of half a million wrong values
 
 
 class StrictBody(BaseModel):
@@ -53,19 +55,19 @@ class _Wanted(StrictBody):
 
     k: Whole = Field(DEFAULT_K, ge=1, description="how many items")
     # A factory: Pydantic copies a plain default for each request.
-    exclude: list[str] = Field(
+    exclude: Listed[str] = Field(
         default_factory=list,
         description="item ids that must not come back; unknown ones are ignored",
         json_schema_extra={"default": []},
     )
-    allow: list[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
+    allow: Listed[str] | None = Field(None, description="only these item ids may come back; unknown ones are ignored")
     filter: Condition | None = Field(
         None,
         description="only items whose columns fit may come back; "
         f"at most {GREATEST_NODES} conditions, nested at most {GREATEST_DEPTH} deep",
     )
     diversity: DiversityRequest | None = Field(None, description="how many items of one kind may come back")
-    attributes: list[str] = Field(
+    attributes: Listed[str] = Field(
         default_factory=list,
         description="item columns to send along with each item, as its `attributes`",
         json_schema_extra={"default": []},
@@ -91,7 +93,7 @@ class EmbedQuery(StrictBody):
 
     user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
     features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
-    history: list[str] | None = Field(
+    history: Listed[str] | None = Field(
         None,
         description="item ids, newest last, for the features of kind history that take events of all types; unknown "
         "ones are ignored",
@@ -103,7 +105,7 @@ class RecallRequest(_Wanted, EmbedQuery):
 
     limited = (*_Wanted.limited, *EmbedQuery.limited)
 
-    vector: list[float] | None = Field(
+    vector: Listed[float] | None = Field(
         None, description="your own query vector; takes precedence over features and history"
     )
     exclude_seen: bool = Field(True, description="also leave out the user's seen items and the given history")
@@ -125,7 +127,7 @@ class RecallRequest(_Wanted, EmbedQuery):
 class RecallBatchRequest(StrictBody):
     """The body of `POST /recall/batch`."""
 
-    queries: list[RecallRequest] = Field(min_length=1, description="each as the body of POST /recall")
+    queries: Listed[RecallRequest] = Field(min_length=1, description="each as the body of POST /recall")
 
 
 class SimilarRequest(_Wanted):
@@ -133,7 +135,7 @@ class SimilarRequest(_Wanted):
 
     limited = (*_Wanted.limited, "items")
 
-    items: list[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
+    items: Listed[str] = Field(min_length=1, description="item ids; unknown ones are ignored")
 
     def query(self, path: str) -> RecallQuery:
         """What is asked at a position of the request."""
@@ -146,7 +148,7 @@ class SimilarRequest(_Wanted):
 class EmbedRequest(StrictBody):
     """The body of `POST /embed`."""
 
-    queries: list[EmbedQuery] = Field(min_length=1)
+    queries: Listed[EmbedQuery] = Field(min_length=1)
 
 
 def parse(model: type[Body], body: bytes) -> Body:

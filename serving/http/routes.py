@@ -20,7 +20,7 @@ from serving.errors import RequestError, refuse_unknown_column
 from serving.http import change_requests as changes
 from serving.http.fast_routes import Json
 from serving.http.media_type import refuse_other_media_types
-from serving.http.request_errors import at_most
+from serving.http.request_errors import refuse_many
 from serving.http.requests import (
     LONGEST_ID,
     NOT_BLANK,
@@ -90,8 +90,7 @@ async def recall(request: Request) -> Response:
 async def recall_batch(request: Request) -> Response:
     """Answers several queries, each as `POST /recall` would; one invalid query fails the request."""
     service = service_of(request)
-    body = await _body(request, RecallBatchRequest)
-    at_most(body.queries, service.settings.max_batch, "queries")
+    body = await _body(request, RecallBatchRequest, queries=service.settings.max_batch)
     queries = [limited(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     refuse_large(queries, service.settings)
     refuse_many_conditions(queries, service.settings)
@@ -119,8 +118,7 @@ async def similar(request: Request) -> Response:
 async def embed(request: Request) -> Response:
     """Returns the vectors that `POST /recall` would search with, from the active bundle."""
     service = service_of(request)
-    body = await _body(request, EmbedRequest)
-    at_most(body.queries, service.settings.max_batch, "queries")
+    body = await _body(request, EmbedRequest, queries=service.settings.max_batch)
     queries = [described(each, service.settings, f"queries.{place}.") for place, each in enumerate(body.queries)]
     recaller = service.pick(None)
     embedded = await run_in_threadpool(recaller.embed, queries)
@@ -135,7 +133,7 @@ async def put_item(request: Request, item_id: NewId) -> Response:
 
 async def put_items(request: Request) -> Response:
     """Adds or replaces items: all of them, or none. They are on disk before the response."""
-    body = await _body(request, changes.ItemsRequest)
+    body = await _body(request, changes.ItemsRequest, items=service_of(request).settings.max_items)
     return await _put(request, [(each.id, each.features, each.attributes) for each in body.items])
 
 
@@ -177,10 +175,13 @@ async def reload(request: Request) -> Response:
     return Json(told.model_dump_json().encode(), 409 if refused else 200)
 
 
-async def _body(request: Request, model: type[Body]) -> Body:
+async def _body(request: Request, model: type[Body], **most: int) -> Body:
+    """The body of a request; `most` is how many values a list in it may hold."""
     refuse_other_media_types(request.scope["headers"])
     body: bytes = (await request.receive())["body"]  # whole: `serving.protocol.limits` has waited for it
     started = perf_counter()
+    for field, count in most.items():
+        refuse_many(body, field, count)
     parsed = parse(model, body)
     metrics.stage("parse", perf_counter() - started)
     return parsed
@@ -204,7 +205,6 @@ async def _put(
     request: Request, items: Sequence[tuple[str, dict[str, Any], dict[str, Any]]], path: str = "items.{}."
 ) -> Response:
     service = service_of(request)
-    at_most(items, service.settings.max_items, "items")
     seq = await _writing(service, lambda: service.live.put(service.pick(None).catalogue, items, path))
     return Json(Written(seq=seq).model_dump_json().encode())
 

@@ -54,7 +54,8 @@ class SampledIndex:
     def search(self, queries: Floats, k: int, excluded: Sequence[Rows] | None = None) -> tuple[Rows, Floats]:
         """See `Index.search`."""
         rows, scores = self.index.search(queries, k, excluded)
-        if len(queries) and measures():
+        # Not where it gave up and found nothing: another search answers that.
+        if len(queries) and measures() and (scores[0, :1] > -np.inf).any():
             # Copies, as one row must not keep the arrays of a batch alive. Only the first of a long list: a filtered
             # search fetches thousands, which would outweigh hundreds of other queries.
             left_out = NOTHING if excluded is None else excluded[0].copy()

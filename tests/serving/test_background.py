@@ -1,11 +1,14 @@
-"""Background work pauses for requests, and the garbage collector skips the libraries."""
+"""Background work pauses for requests, one thread makes what many want, and the garbage collector skips libraries."""
 
 import gc
 import sys
+import threading
+import time
 
 import pytest
 
 from serving import background
+from serving.background import Once
 from serving.recall.loading import load_libraries
 
 
@@ -40,3 +43,32 @@ def test_libraries_are_taken_out_of_the_collectors_sight_once() -> None:
             gc.unfreeze()
         gc.set_threshold(*before[0])
         sys.setswitchinterval(before[1])
+
+
+class Table:
+    def __init__(self) -> None:
+        self.reads = 0
+
+    @Once
+    def rows(self) -> list[int]:
+        """Read on first use."""
+        self.reads += 1
+        time.sleep(0.2)
+        return [self.reads]
+
+
+def test_threads_that_come_together_get_one_value() -> None:
+    table, found, start = Table(), list[list[int]](), threading.Barrier(8)
+
+    def ask() -> None:
+        start.wait()
+        found.append(table.rows)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [[1]] * 8 and all(each is table.rows for each in found)
+    assert Table().rows == [1]  # of its own
+    assert Table.rows.__doc__ == "Read on first use."

@@ -98,8 +98,9 @@ class SampledSoftmax(SampledLoss):
         """Yields what `positive = "excluded"` is not defined for."""
         if self.positive == "included" or recipe.negatives is None:
             return
-        if any(getattr(part, "distinct", False) for part in recipe.negatives.by_key.values()):
-            yield "sampler.distinct: positive = 'excluded' needs independent draws; set it to false"
+        for key, part in recipe.negatives.by_key.items():
+            if getattr(part, "distinct", False):
+                yield f"{key}.distinct: positive = 'excluded' needs independent draws; set it to false"
         if self.hardest_negatives is not None:
             yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
         if self.correction != 1:

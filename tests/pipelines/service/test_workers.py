@@ -11,8 +11,10 @@ from pathlib import Path
 
 import httpx
 import pytest
+import uvicorn
 
-from pipelines.service.workers import METRICS, shared_metrics
+from pipelines.service import workers
+from pipelines.service.workers import METRICS, Worker, shared_metrics
 from tests.support.paths import ROOT
 
 WAIT_S = 60  # far more than is promised: a test must not fail for a busy machine
@@ -240,6 +242,45 @@ def test_where_no_worker_can_ever_start_the_command_ends_with_one_line(supervise
     said = service.stop()
     assert service.process.returncode != 0
     assert said.rstrip().endswith("DataError: no worker could start; the log above says why")
+
+
+class Process:
+    """One that is gone at once; the system may have no room for it."""
+
+    room = True
+    exitcode = 1
+
+    def __init__(self, **_: object) -> None:
+        self.pid: int | None = None
+
+    def start(self) -> None:
+        if not self.room:
+            raise BlockingIOError(11, "Resource temporarily unavailable")
+        self.pid = 4_000_000
+
+    def is_alive(self) -> bool:
+        return False
+
+
+def test_a_worker_that_the_system_has_no_room_for_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers.SPAWN, "Process", Process)
+    monkeypatch.setattr(workers.log, "handlers", [caplog.handler])
+    worker = Worker(uvicorn.Config("", log_config=None), [])
+    worker.look(tmp_path / "metrics")
+    assert worker.start_at is not None
+    first, worker.start_at = worker.process, 0.0
+    monkeypatch.setattr(Process, "room", False)
+    worker.look(tmp_path / "metrics")
+    told = "no worker could be started: [Errno 11] Resource temporarily unavailable; the next attempt is in 30 s"
+    assert told in caplog.text
+    assert worker.process is first and worker.start_at > time.monotonic()
+    assert not signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    worker.start_at = 0.0
+    monkeypatch.setattr(Process, "room", True)
+    worker.look(tmp_path / "metrics")
+    assert worker.start_at is None and worker.process is not first
 
 
 def test_the_directory_of_metrics_is_empty_at_the_start_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,15 +1,20 @@
 """Bodies that no client would send: refused with a status below 500. `test_end_to_end.py` sends one of 100 MB."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, ValidationError
 
 from serving.http.app import create_app
+from serving.http.change_requests import EventsRequest, ImpressionsRequest, ItemsRequest
 from serving.http.openapi import BODIES
+from serving.http.requests import EmbedRequest, RecallBatchRequest, RecallRequest, SimilarRequest
 from serving.settings import Settings
 from tests.support.worlds.serving import write_whole_world
 
@@ -47,7 +52,46 @@ BODIES_SENT = {
     "null": b"null",
     "zero bytes": b"\0" * 1_000,
     "many exclusions": b'{"exclude":[' + b'"i1",' * 150_000 + b'"i2"]}',
+    "many queries": b'{"queries":[' + b"{}," * 300_000 + b"{}]}",
 }
+
+
+@pytest.mark.parametrize(("path", "field"), [("/recall/batch", "queries"), ("/embed", "queries"), ("/items", "items")])
+def test_too_many_entries_are_refused_before_each_becomes_an_object(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, path: str, field: str
+) -> None:
+    """A megabyte of them would hold the event loop for seconds."""
+    parsed = list[bytes]()
+    monkeypatch.setattr("serving.http.routes.parse", lambda _, body: parsed.append(body))
+    body = {field: [{}] * 6_000}
+    answer = client.request("PUT" if path == "/items" else "POST", path, json=body)
+    most = 5_000 if path == "/items" else 256
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        422,
+        f"{field}: must hold at most {most}, got 6000",
+    )
+    assert parsed == []
+
+
+@pytest.mark.parametrize(
+    ("model", "body"),
+    [
+        (RecallRequest, {"exclude": [1, 2, 3]}),
+        (RecallRequest, {"history": [1, 2, 3], "allow": None}),
+        (RecallRequest, {"vector": ["a", "b"]}),
+        (SimilarRequest, {"items": [1, 2]}),
+        (RecallBatchRequest, {"queries": [1, 2, 3]}),
+        (EmbedRequest, {"queries": [1, 2, 3]}),
+        (ItemsRequest, {"items": [{}, {}]}),
+        (EventsRequest, {"events": [1, 2]}),
+        (ImpressionsRequest, {"impressions": [{}, {}]}),
+    ],
+)
+def test_of_a_list_of_wrong_values_the_first_is_looked_at(model: type[BaseModel], body: dict[str, Any]) -> None:
+    """Each of half a million would become an error of its own."""
+    with pytest.raises(ValidationError) as found:
+        model.model_validate_json(json.dumps(body))
+    assert {error["loc"][:2] for error in found.value.errors()} == {(next(iter(body)), 0)}
 
 
 @pytest.mark.parametrize("name", BODIES_SENT)

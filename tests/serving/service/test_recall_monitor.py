@@ -84,6 +84,17 @@ def test_a_watched_index_is_the_index_and_keeps_the_last_query_once() -> None:
     assert watched.take() is None
 
 
+def test_what_the_index_gave_up_on_is_no_sample() -> None:
+    """Another search answers it, and no other index would find more."""
+    vectors = np.random.default_rng(5).normal(size=(40, 4)).astype(np.float32)
+    watched = SampledIndex(ExactIndex(vectors))
+    watched.search(vectors[:1], 5, [np.arange(40)])
+    assert watched.take() is None
+    watched.search(vectors[:1], 5, [np.arange(38)])
+    kept = watched.take()
+    assert kept is not None and np.count_nonzero(kept.scores > -np.inf) == 2
+
+
 def test_what_the_window_asks_is_no_sample(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle")
     recaller = Recaller(bundle := Bundle.open(tmp_path / "bundle"), Forgetful(bundle.item_vectors), ArithmeticEncoder())

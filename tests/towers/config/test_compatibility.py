@@ -105,6 +105,14 @@ REFUSED += [
         "euclidean",
     ),
     ({"loss": EXCLUDED, "sampler": {"name": "uniform", "distinct": True}}, "sampler.distinct: positive =", "false"),
+    (
+        {
+            "loss": EXCLUDED,
+            "sampler": {"name": "mixed", "parts": [{"name": "in_batch"}, {"name": "uniform", "distinct": True}]},
+        },
+        "sampler.parts.1.distinct: positive =",
+        "false",
+    ),
     ({"loss": EXCLUDED | {"hardest_negatives": 5}}, "loss.hardest_negatives: positive = 'excluded'", "leave it out"),
     ({"loss": EXCLUDED | {"impressions": 5}}, "loss.impressions: positive = 'excluded'", "leave one of them out"),
     ({"loss": EXCLUDED | {"correction": 0.5}}, "loss.correction: positive = 'excluded'", "got 0.5"),
