@@ -33,7 +33,7 @@ from pipelines.ingest import prepare
 from pipelines.training.check import check_recipe
 from pipelines.training.stage import Stage, run_stage
 from towers.config.recipe import parse_config
-from towers.evaluation.vectors import embed_all, informed
+from towers.evaluation.encode import embed_all, informed
 from towers.model.two_tower import TwoTower
 
 USERS, ITEMS, RANK, DEVIATION = 2_000, 2_000, 4, 1.5

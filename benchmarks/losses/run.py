@@ -21,8 +21,8 @@ from towers.config.recipe import Config, parse_config
 from towers.data.events import select_lists
 from towers.data.feature_tables import FeatureTables
 from towers.evaluation import metrics
+from towers.evaluation.encode import embed_all, informed
 from towers.evaluation.top_k import top_k
-from towers.evaluation.vectors import embed_all, informed
 from towers.model.two_tower import TwoTower
 
 DEPTH = 50

@@ -21,7 +21,7 @@ from pipelines.rankers.bootstrap import bootstrap
 from pipelines.training import train
 from pipelines.training.similarity.labels import HELD_OUT, read_labels
 from towers.config.recipe import load_config
-from towers.evaluation.vectors import embed_all
+from towers.evaluation.encode import embed_all
 
 RECIPE = Path("towers") / "recipes" / "ml-100k-similarity.toml"
 FIGURE = "precision@10"

@@ -27,7 +27,7 @@ from serving.files.staging import refuse_existing
 from serving.search.vector_codes import VectorType
 from towers.config.sections import PriorConfig
 from towers.data.events import Floats, Int16s, Int32s, Int64s, select_lists
-from towers.evaluation.vectors import embed_all, informed
+from towers.evaluation.encode import embed_all, informed
 from towers.model.prior import deviation
 from towers.model.two_tower import save_tower
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
@@ -31,6 +32,7 @@ from towers.training.warm_start import NONE, WarmStart
 CHECKPOINTS, FINAL = "checkpoints", "final"
 CHOOSE = "choose"  # in a run, the directory of the stage that chooses the epochs
 RANKS = "ranks.parquet"  # `item_id` by rank, if the sampler learns
+REPEATS = "; with data.duplicates = 'last' each pair that repeats is one, 'first' and 'keep' have none of them"
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class EarlierRun:
                         f"--warm-from {self.path}: its stage {name!r} trained on {seen:,} of the "
                         f"{data.manifest.events[split]:,} {split} events of {data.path}, so their figures would be too "
                         "good; go on with a data set whose held-out events are newer, or train without --warm-from"
+                        f"{REPEATS if data.manifest.config.duplicates == 'last' else ''}"
                     )
 
     def start(self, stage: str, model: TwoTower, directory: Path, share: float) -> WarmStart:
@@ -229,15 +232,17 @@ def _trained(stage: str) -> tuple[str, ...]:
 def _events(data: Dataset, part: str, earlier: Dataset, later: Dataset) -> pl.DataFrame:
     """The events of a part by user, item and, if both data sets have the same clock, time; strangers left out.
 
-    If the later one keeps the last event of each pair, an earlier one that was trained on is no longer there: no time.
+    If the later one holds the last event of each pair alone, the one that was trained on is no longer there, so no time
+    tells; impressions and other events are pairs of their own.
     """
     events = data.events(part)
-    columns = {}
+    columns: dict[str, NDArray[Any]] = {}
     for name, numbers in (("user", events.user), ("item", events.item)):
         ids = [getattr(each, f"{name}s")[f"{name}_id"] for each in (earlier, data)]
         columns[name] = _places(*ids).astype(np.int32)[numbers]
     units = {earlier.manifest.time_unit, later.manifest.time_unit}
-    kept = later.manifest.config.duplicates != "last"
-    if kept and len(units) == 1 and units <= TICKS_PER_S.keys() and events.time is not None:
+    if later.manifest.config.duplicates == "last" and later.manifest.split.kind != "given":
+        columns["shown"] = np.zeros(len(events), np.bool_) if events.weight is None else events.weight <= 0
+    elif len(units) == 1 and units <= TICKS_PER_S.keys() and events.time is not None:
         columns["time"] = np.asarray(events.time)
     return pl.DataFrame(columns).filter((pl.col("user") != NONE) & (pl.col("item") != NONE))

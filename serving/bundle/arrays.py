@@ -151,8 +151,8 @@ def open_attributes(bundle: Path, items: int) -> tuple[NDArray[np.uint8], pl.Sch
         Its bytes; the columns and their types.
 
     Raises:
-        BundleError: it is missing, not Parquet, or of another number of rows; or a column is of a type that live items
-            and filters do not have.
+        BundleError: it is missing, not Parquet, or of another number of rows; or a column is of a type that no live
+            item could have.
     """
     path = bundle / ITEM_ATTRIBUTES
     try:

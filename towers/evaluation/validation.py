@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 
 from towers.data.events import Floats, Int32s, Int64s, select_lists
 from towers.evaluation import metrics
-from towers.evaluation.best_case import best_case
 from towers.evaluation.climb import beyond_chance, climb
+from towers.evaluation.encode import embed_all, informed
 from towers.evaluation.metrics import Measured
 from towers.evaluation.prior_fit import MOST_WEIGHT, HeldOut, fit
 from towers.evaluation.top_k import top_k
-from towers.evaluation.vectors import embed_all, informed
+from towers.evaluation.upper_bound import upper_bound
 from towers.model.prior import Prior, Shares, assign_prior, deviation, prior_of
 from towers.model.two_tower import SHORTEST, Encoded, TwoTower
 from towers.ops.replicas import ALONE, Replicas
@@ -23,7 +23,7 @@ from towers.ops.replicas import ALONE, Replicas
 # free: an item's length grows as it is trained on, so it reflects popularity. The cosine (x = 1) discards that, the dot
 # product (x = 0) uses it at full strength. The best ranking lies in between, depends on the data, and is free to serve.
 LEAST, MOST = -1.0, 1.0
-NEARBY = 44  # further items of a list: they show what other exponents and priors leave out of its top
+EXTRA = 44  # candidates beyond k, where exponents or priors are compared: what others may bring among the first k
 
 
 Settings = tuple[float, Prior | None]  # norm exponent and prior of a ranking
@@ -109,9 +109,9 @@ class Ranking:
         vectors: [M, D], not divided by any power of their length.
         queries: [Q, D]; with shares, zero where training learnt nothing about the known features.
         seen: the held-out users' seen items by their place in `learnt`, -1 for others.
-        lists: [q, k + `NEARBY`] places in `learnt` of the best items of this worker's users when last ranked.
+        candidates: [q, C] places in `learnt` of the best items of this worker's users when last ranked.
         known: the metric of each user, by norm exponent and prior.
-        best_cases: the hits that this worker's users have at most, by the same.
+        bounds: the hits that this worker's users have at most, by the same.
     """
 
     held: Validation
@@ -119,9 +119,9 @@ class Ranking:
     vectors: Floats
     queries: Floats
     seen: Int32s
-    lists: Int32s
+    candidates: Int32s
     known: dict[Settings, NDArray[np.float64]] = field(default_factory=dict)
-    best_cases: dict[Settings, metrics.Hits] = field(default_factory=dict)
+    bounds: dict[Settings, metrics.Hits] = field(default_factory=dict)
 
     @classmethod
     def of(cls, held: Validation, model: TwoTower) -> "Ranking":
@@ -134,9 +134,11 @@ class Ranking:
         queries = embed_all(model.query_tower.serve, held.query)
         if held.shares is not None:
             queries[~informed(model.query_tower, held.query)] = 0
-        part, depth = held.replicas.part(len(queries)), int(held.metric.partition("@")[2])
-        lists = np.full((part.stop - part.start, depth + NEARBY), -1, np.int32)
-        ranking = cls(held, learnt, vectors, queries, held.seen_items, lists)
+        part, width = held.replicas.part(len(queries)), int(held.metric.partition("@")[2])
+        if "validation" in (model.settings.norm_exponent, model.settings.prior):
+            width += EXTRA
+        candidates = np.full((part.stop - part.start, width), -1, np.int32)
+        ranking = cls(held, learnt, vectors, queries, held.seen_items, candidates)
         return replace(ranking, seen=ranking.places(held.seen_items))
 
     def places(self, items: Int32s) -> Int32s:
@@ -184,24 +186,26 @@ class Ranking:
         settings = exponent, prior
         if settings not in self.known:
             queries, vectors = self._scoring(settings)
-            # All others have a metric of 0.
-            rows = np.flatnonzero(self._best_case(settings).any(axis=1))
+            rows = np.arange(len(self.candidates))
+            if self.known:  # a user who has no hit at most has none
+                rows = np.flatnonzero(self._bound(settings).any(axis=1))
             seen_offsets, seen = select_lists(rows + self._part.start, self.held.seen_offsets, self.seen)
-            self.lists[rows] = top_k(queries[rows], vectors, self.lists.shape[1], seen_offsets, seen)
-            found = np.full((len(self.lists), self._depth), -1, np.int32)
-            found[rows] = self.lists[rows, : self._depth]
+            self.candidates[rows] = top_k(queries[rows], vectors, self.candidates.shape[1], seen_offsets, seen)
+            found = np.full((len(self.candidates), self._depth), -1, np.int32)
+            found[rows] = self.candidates[rows, : self._depth]
             targets, offsets = self._targets
+            offsets, targets = select_lists(np.arange(len(found)), offsets, targets)  # of those that are ranked
             self.known[settings] = self._judged(metrics.hits(found, offsets, targets))
         return self.known[settings]
 
     def bound(self, exponent: float, prior: Prior | None) -> NDArray[np.float64]:
         """What the metric of each held-out user is at most."""
-        return self._judged(self._best_case((exponent, prior)))
+        return self._judged(self._bound((exponent, prior)))
 
-    def _best_case(self, settings: Settings) -> metrics.Hits:
-        if settings not in self.best_cases:
-            self.best_cases[settings] = best_case(self.lists, *self._scoring(settings), *self._targets, self._depth)
-        return self.best_cases[settings]
+    def _bound(self, settings: Settings) -> metrics.Hits:
+        if settings not in self.bounds:
+            self.bounds[settings] = upper_bound(self.candidates, *self._scoring(settings), *self._targets, self._depth)
+        return self.bounds[settings]
 
     @property
     def _depth(self) -> int:

@@ -18,9 +18,9 @@ from towers.data.events import Int64s
 from towers.data.item_ranks import ItemFeatures
 from towers.data.item_relations import Marks, Places, Relation
 from towers.data.similarity_examples import ClassBatch, RelatedBatch
+from towers.evaluation.encode import embed_all
 from towers.evaluation.metrics import Measured
 from towers.evaluation.top_k import top_k
-from towers.evaluation.vectors import embed_all
 from towers.losses.registry import FUNCTIONS, arguments
 from towers.losses.scores import Scores, hardest, known, product, sqrt_1_minus_cos
 from towers.losses.softmax import adaptive_margin

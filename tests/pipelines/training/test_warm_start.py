@@ -341,9 +341,35 @@ def test_a_pair_whose_last_event_alone_is_kept_leaks_by_its_earlier_one(
         prepare.run(config.data, tmp_path / f"{name}.csv", tmp_path / f"{name}-data")
     summary = {"dataset": Dataset.open(tmp_path / "old-data").manifest.fingerprint, "dataset_path": "../old-data"}
     earlier = EarlierRun(tmp_path / "run", recipe(), summary)
-    refused = pytest.raises(DataError, match=r"stage 'train' trained on 1 of the 1 test events of .*new-data")
+    refused = pytest.raises(
+        DataError,
+        match=r"stage 'train' trained on 1 of the 1 test events of .*new-data.* or train without --warm-from; with "
+        r"data\.duplicates = 'last' each pair that repeats is one, 'first' and 'keep' have none of them$",
+    )
     with refused if leaks else nullcontext():
         earlier.refuse_leak(Dataset.open(tmp_path / "new-data"), {"train": ("test",)})
+
+
+@pytest.mark.parametrize("kind", ["impression", "given"])
+def test_no_pair_leaks_whose_earlier_event_is_still_there_or_an_impression(tmp_path: Path, kind: str) -> None:
+    rows = [f"u{day % 5},i{day},{day},1" for day in range(1, 16)]
+    ahead = "ada,tea,4,0" if kind == "impression" else "ada,tea,4,1"
+    head, settings = "user_id,item_id,timestamp,rating", {"duplicates": "last", "valid_share": 0, "time_unit": "s"}
+    known, asked = [*rows, "ada,jam,3,1", ahead], ["ada,tea,19,1", "ada,bun,20,1"]
+    (tmp_path / "old.csv").write_text("\n".join([head, *known]) + "\n")
+    prepare.run(DataConfig.model_validate(settings | {"test_share": 0}), tmp_path / "old.csv", tmp_path / "old-data")
+    if kind == "given":
+        (tmp_path / "new").mkdir()
+        for name, lines in (("train", known), ("test", asked)):
+            (tmp_path / "new" / f"{name}.csv").write_text("\n".join([head, *lines]) + "\n")
+    else:
+        (tmp_path / "new").with_suffix(".csv").write_text("\n".join([head, *known, *asked]) + "\n")
+    source = tmp_path / ("new" if kind == "given" else "new.csv")
+    prepare.run(DataConfig.model_validate(settings | {"test_share": 0.11}), source, tmp_path / "new-data")
+    new = Dataset.open(tmp_path / "new-data")
+    assert new.manifest.events["test"] == 2
+    summary = {"dataset": Dataset.open(tmp_path / "old-data").manifest.fingerprint, "dataset_path": "../old-data"}
+    EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(new, {"train": ("test",)})
 
 
 def test_a_run_whose_data_set_forgot_a_user_since_is_an_earlier_run_all_the_same(world: Path, tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ from serving.settings import Settings
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
-from towers.evaluation.vectors import embed_all
+from towers.evaluation.encode import embed_all
 
 USERS, ITEMS, BOUGHT, FIRST = 60, 12, 8, 1_600_000_000
 KEEP = DataConfig(split="leave_last_out", duplicates="keep")

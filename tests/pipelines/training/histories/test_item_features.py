@@ -24,7 +24,7 @@ from serving.recall.recaller import Recaller
 from towers.config.recipe import Config, parse_config
 from towers.config.sections import DataConfig
 from towers.errors import ConfigError
-from towers.evaluation.vectors import embed_all
+from towers.evaluation.encode import embed_all
 
 USERS, ITEMS, KINDS, LONG, FIRST = 100, 480, 6, 8, 1_600_000_000
 IDS = {"item_id": {"kind": "id"}}
