@@ -35,8 +35,15 @@ class RowGradient(NamedTuple):
     winner: tf.Tensor | None = None
 
     def agreed(self, noise: tf.Tensor) -> tf.Tensor:
-        """`noise`, in the shape of `values`, with repeats of a row made equal."""
-        return noise if self.winner is None else tf.gather(noise, self.winner)
+        """`noise`, in the shape of `values`, with repeats of a row made equal to their first.
+
+        On a GPU any of them may be the winner, and another one on each of several.
+        """
+        if self.winner is None:
+            return noise
+        place = tf.cast(tf.range(tf.size(self.winner, tf.int64)), tf.float64)
+        first = tf.math.unsorted_segment_min(place, self.winner, tf.size(self.winner))
+        return tf.gather(noise, tf.cast(tf.gather(first, self.winner), tf.int64))
 
     def square_norm(self) -> tf.Tensor:
         """Sum of squares of the gradient, each row counted once."""

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tests.support.worlds.training import recipe, towers_of, trainer
 from towers.config.sections import OptimizerConfig
 from towers.model.two_tower import save_tower
-from towers.ops.row_gradients import gathered, stochastic_round, whole
+from towers.ops.row_gradients import RowGradient, gathered, stochastic_round, whole
 from towers.training.optimizers import build_optimizer
 
 HALVES = ["bfloat16", "float16"]
@@ -96,6 +96,14 @@ def test_repeats_of_a_row_are_rounded_alike_and_steps_apart(dtype: str) -> None:
     first, second = (slices.values.numpy().astype(np.float64) for slices in seen)
     still = first == 1
     assert (second[still] != 1).any() and (second[still] == 1).any()
+
+
+@pytest.mark.parametrize("winner", [[0, 5, 0, 0, 4, 5], [3, 1, 3, 3, 4, 1]])
+def test_whichever_repeat_wins_a_row_it_takes_the_noise_of_the_first(winner: list[int]) -> None:
+    """Replicas whose GPUs let different ones win would round a row differently."""
+    part = RowGradient(tf.ones([6, 2]), tf.constant([3, 5, 3, 3, 9, 5], tf.int64), tf.constant(winner, tf.int64))
+    noise = tf.reshape(tf.range(12.0), [6, 2])
+    assert part.agreed(noise).numpy()[:, 0].tolist() == [0, 2, 0, 0, 8, 2]
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["graph", "xla"])
