@@ -12,20 +12,23 @@ class BusyError(Exception):
 
 
 @contextmanager
-def exclusive(directory: Path, busy: str) -> Iterator[None]:
+def exclusive(directory: Path, busy: str, file: str | None = None) -> Iterator[None]:
     """Creates the directory if needed and holds a lock on it.
 
     Args:
         directory: may be renamed or removed while locked.
         busy: the error message if another process holds the lock.
+        file: the name of a file in it that is locked and stays. A lock of the directory itself is unknown to other
+            machines of a network file system.
 
     Raises:
         BusyError: another process holds the lock.
     """
+    place, flags = (directory, os.O_RDONLY) if file is None else (directory / file, os.O_RDWR | os.O_CREAT)
     while True:
         directory.mkdir(parents=True, exist_ok=True)
         try:
-            handle = os.open(directory, os.O_RDONLY)
+            handle = os.open(place, flags, 0o666)
         except FileNotFoundError:
             continue  # The process that held the lock has just removed the directory.
         try:
@@ -33,7 +36,7 @@ def exclusive(directory: Path, busy: str) -> Iterator[None]:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise BusyError(busy) from None
-            if not _is_at(handle, directory):
+            if not _is_at(handle, place):
                 continue  # Removed between open and lock: no other process would see this lock.
             yield
             return

@@ -64,6 +64,24 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
             ),
         ],
     ),
+    "TowersWritesFail": (
+        15, {},
+        [
+            {
+                f'{REQUESTS}{{route="/recall",status="200"}}': "0+60000x20",
+                f'{REQUESTS}{{route="{route}",status="503"}}': "0+9x20",
+            }
+            for route in ("/items", "/items/{item_id}", "/events", "/impressions")
+        ],
+        [
+            {
+                f'{REQUESTS}{{route="/recall",status="503"}}': "0+9x20",
+                f'{REQUESTS}{{route="/events",status="200"}}': "0+9x20",
+            },
+            {f'{REQUESTS}{{route="/events",status="422"}}': "0+9x20"},
+            {f'{REQUESTS}{{route="/events",status="503"}}': "0x9 1x20"},
+        ],
+    ),
     "TowersSlow": (
         25, {}, [latency("/recall", 90, 95, 100, 100)],
         [latency("/recall", 90, 99.5, 100, 100), latency("/recall/batch", 0, 0, 100, 100)],
@@ -114,8 +132,16 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
             {STARTS: "_x4 1 4x30", WORKERS: "_x4 1 4x30"},
         ],
     ),
+    "TowersWorkersMissing": (
+        30, {"instance": "a"}, [{f'{WORKERS}{{instance="a"}}': "4x10 3x40"}],
+        [
+            {f'{WORKERS}{{instance="a"}}': "4x50"},
+            {f'{WORKERS}{{instance="a"}}': "4x20 3x2 4x40"},
+            {f'{WORKERS}{{instance="a"}}': "4x50", f'{WORKERS}{{instance="b"}}': "2x50"},
+        ],
+    ),
     "TowersIndexRecall": (
-        370, {"version": "v"}, [recalled(100, 80)], [recalled(100, 95), recalled(10, 8)],
+        370, {"version": "v"}, [recalled(100, 80), recalled(6, 5)], [recalled(100, 95), recalled(4, 3)],
     ),
     "TowersMostlyPopular": (
         45, {}, [{QUERIES: "0+100x60", f'{FALLBACKS}{{reason="popular"}}': "0+60x60"}],

@@ -16,7 +16,21 @@ PAGE = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
 ROW = re.compile(r"^\| `(towers_\w+)` \| (\w+) \|([^|]*)\| ([^|]+) \| ([^|]+) \|$", re.MULTILINE)
 SELECTOR = re.compile(r"\b(towers_\w+|up)(?:\{([^}]*)\})?")
 # What Prometheus offers and these rules use.
-WORDS = {"clamp_min", "delta", "sum", "by", "rate", "increase", "max", "count", "histogram_quantile", "and", "le", "up"}
+WORDS = {
+    "clamp_min",
+    "delta",
+    "sum",
+    "by",
+    "rate",
+    "increase",
+    "max",
+    "max_over_time",
+    "count",
+    "histogram_quantile",
+    "and",
+    "le",
+    "up",
+}
 FALLBACKS = set(get_args(get_type_hints(metrics.fell_back)["reason"]))
 BALANCED = {")": "(", "]": "[", "}": "{"}
 

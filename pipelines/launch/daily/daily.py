@@ -20,6 +20,7 @@ from serving.files.lock import exclusive
 from serving.files.staging import staged
 
 NOTIFY_S = 60.0  # that the command may take
+LOCK = ".lock"  # a file: pods of several machines may share the directory of days
 
 
 def run(config: Path) -> dict[str, Any]:
@@ -40,7 +41,8 @@ def run(config: Path) -> dict[str, Any]:
     loop.follow()
     loop.refuse_late_mistakes(config)
     place = loop.settings.shown_store or loop.settings.root
-    with exclusive(loop.settings.work, f"{loop.settings.work}: another `towers daily` is at work here; wait for it"):
+    busy = f"{loop.settings.work}: another `towers daily` is at work here; wait for it"
+    with exclusive(loop.settings.work, busy, LOCK):
         loop.settings.root.mkdir(parents=True, exist_ok=True)
         day = today(loop)
         # Also after a rollback, which holds until there are new events.

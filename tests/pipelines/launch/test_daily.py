@@ -22,6 +22,7 @@ from pipelines.evaluation.report_json import REPORT
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.launch.daily import daily, days
+from pipelines.launch.daily.daily import LOCK
 from pipelines.launch.daily.day import ACTIVATED, SUMMARY, Day, Step
 from pipelines.launch.daily.days import PLAN, all_days
 from pipelines.launch.daily.settings import Loop
@@ -646,7 +647,10 @@ def test_of_a_bundle_whose_day_is_gone_only_the_report_is_made_again(
 
 
 def test_two_at_once_are_refused(loop: Loop, tmp_path: Path) -> None:
-    with exclusive(loop.settings.work, "mine"), pytest.raises(BusyError, match="another `towers daily` is at work"):
+    with (
+        exclusive(loop.settings.work, "mine", LOCK),
+        pytest.raises(BusyError, match="another `towers daily` is at work"),
+    ):
         daily.run(tmp_path / "daily.toml")
 
 
