@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,6 @@ from towers.ops.replicas import ALONE, Replicas
 # product (x = 0) uses it at full strength. The best ranking lies in between, depends on the data, and is free to serve.
 LEAST, MOST = -1.0, 1.0
 EXTRA = 44  # candidates beyond k, where exponents or priors are compared: what others may bring among the first k
-
 
 Settings = tuple[float, Prior | None]  # norm exponent and prior of a ranking
 
@@ -52,6 +51,11 @@ class Validation:
     metric: str
     shares: Shares | None = None
     replicas: Replicas = ALONE
+
+    @property
+    def depth(self) -> int:
+        """The k of the metric."""
+        return int(self.metric.partition("@")[2])
 
     def measure(self, model: TwoTower) -> Measured:
         """Mean of the metric over the held-out users; also chooses norm exponent and prior if the recipe says so.
@@ -134,7 +138,7 @@ class Ranking:
         queries = embed_all(model.query_tower.serve, held.query)
         if held.shares is not None:
             queries[~informed(model.query_tower, held.query)] = 0
-        part, width = held.replicas.part(len(queries)), int(held.metric.partition("@")[2])
+        part, width = held.replicas.part(len(queries)), held.depth
         if "validation" in (model.settings.norm_exponent, model.settings.prior):
             width += EXTRA
         candidates = np.full((part.stop - part.start, width), -1, np.int32)
@@ -191,8 +195,8 @@ class Ranking:
                 rows = np.flatnonzero(self._bound(settings).any(axis=1))
             seen_offsets, seen = select_lists(rows + self._part.start, self.held.seen_offsets, self.seen)
             self.candidates[rows] = top_k(queries[rows], vectors, self.candidates.shape[1], seen_offsets, seen)
-            found = np.full((len(self.candidates), self._depth), -1, np.int32)
-            found[rows] = self.candidates[rows, : self._depth]
+            found = np.full((len(self.candidates), self.held.depth), -1, np.int32)
+            found[rows] = self.candidates[rows, : self.held.depth]
             targets, offsets = self._targets
             offsets, targets = select_lists(np.arange(len(found)), offsets, targets)  # of those that are ranked
             self.known[settings] = self._judged(metrics.hits(found, offsets, targets))
@@ -204,19 +208,17 @@ class Ranking:
 
     def _bound(self, settings: Settings) -> metrics.Hits:
         if settings not in self.bounds:
-            self.bounds[settings] = upper_bound(self.candidates, *self._scoring(settings), *self._targets, self._depth)
+            self.bounds[settings] = upper_bound(
+                self.candidates, *self._scoring(settings), *self._targets, self.held.depth
+            )
         return self.bounds[settings]
-
-    @property
-    def _depth(self) -> int:
-        return int(self.held.metric.partition("@")[2])
 
     @property
     def _part(self) -> slice:
         """The users of this worker."""
         return self.held.replicas.part(len(self.queries))
 
-    @property
+    @cached_property
     def _targets(self) -> tuple[Int32s, Int64s]:
         """The places of their targets, and the offsets of each of them."""
         offsets = self.held.target_offsets[self._part.start : self._part.stop + 1]
@@ -238,7 +240,7 @@ class Ranking:
     def _judged(self, hits: metrics.Hits) -> NDArray[np.float64]:
         """The metric of each user, from the hits of this worker's users."""
         metric, counts = metrics.METRICS[self.held.metric.partition("@")[0]], np.diff(self._targets[1])
-        return self.held.replicas.gather_array(metric(hits, counts, self._depth))
+        return self.held.replicas.gather_array(metric(hits, counts, self.held.depth))
 
 
 def scaled(vectors: Floats, exponent: float) -> Floats:
