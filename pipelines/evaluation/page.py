@@ -14,11 +14,13 @@ from pipelines.evaluation.report_json import REPORT, write_report
 from pipelines.evaluation.report_table import (
     FEW,
     TITLES,
+    before_the_split,
     estimate,
     headline,
     interval,
     intervals,
     of_vectors,
+    one_search,
     ranker_title,
     service_warnings,
     sizes,
@@ -233,6 +235,8 @@ def _notes(content: Mapping[str, Any]) -> list[str]:
     return [
         *(text.format(amount(counts[name], nouns)) for name, (nouns, text) in sentences.items() if counts[name]),
         *notes(content["left_out"]),
+        *before_the_split(content),
+        *one_search(content),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in left_out.items()),
         *of_vectors(content),
         *of_cuts(content["cuts"]),

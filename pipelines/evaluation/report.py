@@ -6,6 +6,7 @@ baseline that was strongest on validation and a short table (docs/evaluation/rep
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib import metadata
@@ -122,6 +123,8 @@ def run(
     columns = map_columns(data, maps)
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
+    if not asked.left_out["users_not_in_sample"]:  # so many were asked for that it is no sample
+        protocol = replace(protocol, users=None)
     held = asked.held
     services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, longest)}
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])
@@ -145,6 +148,7 @@ def run(
         "baselines": baselines.content(),
         "strongest": {"ranker": strongest, "chosen_on": baselines.choice.chosen_on},
         "ks": list(evaluation.ks),
+        "index_tries_less": served.tries_less([k for k in evaluation.ks if k < longest], longest),
         **overall,
         "slices": {part.name: by_slice[part.name] for part in parts},
         "new_items": by_slice[NEW] | {"share_of_targets": by_slice[NEW]["targets"] / len(held.target_items)},
@@ -196,7 +200,12 @@ def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
             "index": "exact" if index is None else index.kind,
         },
         AGAINST_FLOAT32: bundle.manifest.lineage.get(AGAINST_FLOAT32),
-        "dataset": {"fingerprint": data.manifest.fingerprint, "split": data.manifest.split.model_dump()},
+        "dataset": {
+            "fingerprint": data.manifest.fingerprint,
+            "split": data.manifest.split.model_dump(),
+            "rejected": data.manifest.rejected,
+            "dropped": data.manifest.dropped,
+        },
         "interval": f"{LEVEL:.0%} percentile bootstrap over users, {RESAMPLES:,} resamples",
         "libraries": {name: metadata.version(name) for name in LIBRARIES},
     }

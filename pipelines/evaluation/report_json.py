@@ -52,3 +52,8 @@ def read_report(directory: Path) -> dict[str, Any]:
 def protocol_of(content: Mapping[str, Any]) -> str:
     """The protocol of a report in words: the method, and a sentence for each option that is not at its default."""
     return " ".join([content["protocol"], *content["protocol_options"]["words"]])
+
+
+def finding(content: Mapping[str, Any], name: str) -> str:
+    """The text of a finding of a report; empty if it has none of this name."""
+    return next((each["text"] for each in content.get("findings", ()) if each["name"] == name), "")

@@ -91,6 +91,7 @@ def lines(content: dict[str, Any]) -> list[str]:
                 f"interval: towers index --target-recall 0.995 --target-k {each.removeprefix('recall@')} comes closer"
             )
     shown += [f"warning: {line}" for line in service_warnings(content)] + of_vectors(content) + of_cuts(content["cuts"])
+    shown += one_search(content)
     shown.append(f"({intervals(content)})")
     for part, figures in content["slices"].items():
         size = f"{part}: {amount(figures['users'], 'users')}, {amount(figures['targets'], 'targets')}"
@@ -110,6 +111,25 @@ def lines(content: dict[str, Any]) -> list[str]:
 def of_vectors(content: Mapping[str, Any]) -> list[str]:
     """Says what storing item vectors as float16 or int8 costs; nothing of float32."""
     return of_codes(content["bundle"]["vectors"], content[AGAINST_FLOAT32])
+
+
+def before_the_split(content: Mapping[str, Any]) -> list[str]:
+    """Returns what `towers prepare` left out of the data set, so that the test does not have it either."""
+    dataset = content["dataset"]
+    bad = [f"{amount(dataset['rejected'], 'rows')} that it could not read"] if dataset["rejected"] else []
+    rules = [f"{amount(count, 'events')} by {rule}" for rule, count in dataset["dropped"].items()]
+    return [f"towers prepare left out {what}" for what in (*bad, *rules)]
+
+
+def one_search(content: Mapping[str, Any]) -> list[str]:
+    """Returns at which k a caller gets other lists from the index than the first k of those here."""
+    if not content["index_tries_less"]:
+        return []
+    shorter, longest = " and ".join(map(str, content["index_tries_less"])), max(content["ks"])
+    return [
+        f"{TITLES['index']}: the first {shorter} are of a search for {longest}, which looks at more candidates than "
+        "one for so few; a report with such a --k alone shows what a caller gets"
+    ]
 
 
 def service_warnings(content: Mapping[str, Any]) -> list[str]:

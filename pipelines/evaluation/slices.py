@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
+from pipelines.evaluation.bands import MISSING, Mask, Part, bands
 from pipelines.evaluation.protocol.asked import AGE, Asked, event_column, item_ages, target_events
 
 TRAINING = "training"  # the group of the next four
@@ -23,13 +24,11 @@ DEFINITIONS = {
     COLD_WITHOUT: "cold users without an event before the test",
 }
 NEW_ITEM = "items without training events"
-BANDS = 4  # of a number's values
-OTHERS, MISSING = "others", "missing"
+ITEMS = "items"  # the group of new and of known items
+SOMETIMES = (ITEMS, AGE)  # groups that a report lacks where all targets are alike
+OTHERS = "others"
 MOST_VALUES = 10  # of a column of categories that get a slice; the rest are one
 THIRDS = ("most popular items", "items of middle popularity", "least popular items")
-
-Mask = NDArray[np.bool_]
-Part = tuple[str, str, Mask]  # of a group: label, definition, which users or targets
 
 
 @dataclass(frozen=True)
@@ -111,7 +110,7 @@ def slices_of(
         *trained.slices(held),
         *activity_slices(np.diff(held.seen_offsets)),
         *_popularity_thirds(popularity, held.target_items),
-        *(_slices("items", items, by_user=False) if new.any() and not new.all() else ()),
+        *(_slices(ITEMS, items, by_user=False) if new.any() and not new.all() else ()),
         *_slices(AGE, ((label, *band) for label, band in item_ages(data, asked).items()), by_user=False),
         *(each for name in columns for each in _column_slices(data, asked, name)),
     ]
@@ -119,39 +118,13 @@ def slices_of(
 
 def activity_slices(history: NDArray[np.int64]) -> list[Slice]:
     """Returns slices of the users by the number of their events before the test, [Q]."""
-    return _slices("activity", _bands("activity", "events before the test", history), by_user=True)
+    return _slices("activity", bands("activity", "events before the test", history), by_user=True)
 
 
 def _slices(group: str, parts: Iterable[Part], *, by_user: bool) -> list[Slice]:
     """Returns the parts of a group that are not empty."""
     side = "users" if by_user else "targets"
     return [Slice(group, f"{group}: {label}", text, **{side: mask}) for label, text, mask in parts if mask.any()]
-
-
-def _bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64]) -> Iterator[Part]:
-    """Yields parts of about equal size by a number, and that of the missing values (NaN)."""
-    missing = np.isnan(values)
-    some = values[~missing]
-    edges = np.unique(np.quantile(some, np.linspace(0, 1, BANDS + 1), method="lower")) if len(some) else some
-    lower = edges[:-1] if len(edges) > 1 else edges
-    upper = [*lower[1:], np.inf][: len(lower)]
-    masks = [(values >= low) & (values < end) & ~missing for low, end in zip(lower, upper, strict=True)]
-    highest = [values[mask].max() for mask in masks]
-    names = _distinct({*lower, *highest})
-    for low, high, mask in zip(lower, highest, masks, strict=True):
-        label = names[low] if low == high else f"{names[low]} to {names[high]}"
-        yield label, f"{what}: {label}", mask
-    yield MISSING, f"{group}: no value", missing
-
-
-def _distinct(values: Iterable[float]) -> dict[float, str]:
-    """Returns a text for each number: whole ones in full, others with six digits, or as many as tell them apart."""
-    texts: dict[float, str] = {}
-    for digits in range(6, 18):
-        texts = {each: f"{int(each):,}" if float(each).is_integer() else f"{each:,.{digits}g}" for each in values}
-        if len(set(texts.values())) == len(texts):
-            break
-    return texts
 
 
 def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]) -> list[Slice]:
@@ -224,7 +197,7 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     """
     if values.dtype.is_numeric():
         numbers = values.cast(pl.Float64).fill_null(np.nan).to_numpy()
-        return _slices(group, _bands(group, group, numbers), by_user=by_user)
+        return _slices(group, bands(group, group, numbers), by_user=by_user)
     lists = isinstance(values.dtype, pl.List)
     if isinstance(values.dtype, pl.List | pl.Array) and values.dtype != pl.List(pl.String):
         raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")

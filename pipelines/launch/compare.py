@@ -105,8 +105,7 @@ def run(
     if reports:
         measured = None
     parts = differences.report_slices(sides[0]) if measured is None else measured.parts
-    total = (len(sides) - 1) * (len(metrics) + len(parts))
-    with progress(TESTS, total=total, unit="differences") as advance:
+    with progress(TESTS, total=(len(sides) - 1) * (len(metrics) + len(parts)), unit="differences") as advance:
         content = _content(sides, metrics, parts, measured, advance, named=user_ids)
     with staged(out, overwrite=overwrite, marker="compare.json") as directory:
         directory.mkdir()
@@ -186,8 +185,7 @@ def _content(
             "vectors": None,
         }
         if measured is not None:
-            k = int(primary.partition("@")[2])
-            comparisons[name]["items"] = differences.item_changes(baseline, other, k, measured)
+            comparisons[name]["items"] = differences.item_changes(baseline, other, _parsed(primary)[1], measured)
             pair = baseline.members[0].path, other.members[0].path
             comparisons[name] |= differences.likeness(*pair, measured)
     # The yardstick: how alike two seeds are, of the first side that has two.
@@ -230,6 +228,8 @@ def _notes(sides: Sequence[Side], measured: Measured | None) -> Iterator[str]:
     if all(len(side.members) == 1 for side in sides):
         yield ONE_SEED
     baseline = sides[0].members[0]
+    if baseline.later_prior:
+        yield f"all sides: {baseline.later_prior}"
     for side in sides[1:]:
         other = side.members[0]
         if _other_events(baseline, other):

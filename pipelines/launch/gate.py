@@ -158,6 +158,8 @@ def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: O
 def _judgements(rules: Rules, judged: Opened, before: Opened | None) -> Iterator[Judgement]:
     if judged.report is not None:
         reports = Reports(judged.report, None if before is None else before.report)
+        if rules.of_both_reports:
+            reports.refuse_other_prior()
         # Rules know no protocol, so who reads a judgement must see one that is not the usual.
         words = "; ".join(judged.report.content.get("protocol_options", {}).get("words", ()))
         of_slices = (judgement for rule in rules.slices for judgement in reports.judge_slices(rule))

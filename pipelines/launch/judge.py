@@ -1,6 +1,5 @@
 """Judges the figures of a candidate's report, beside the baseline's, by the rules."""
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +8,12 @@ from typing import Any
 from pipelines.bundles.blessing import Judgement
 from pipelines.console import amount
 from pipelines.errors import DataError
-from pipelines.evaluation.report_json import REPORT, protocol_of, read_report
+from pipelines.evaluation.findings import LATER_PRIOR
+from pipelines.evaluation.report_json import REPORT, finding, protocol_of, read_report
+from pipelines.evaluation.slices import SOMETIMES
 from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, SliceRule
-from pipelines.launch.sides import paired_values, same_slices
+from pipelines.launch.sides import paired_values, refuse_other_prior, same_slices
+from pipelines.launch.significance import difference
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
 OF_SIMILARITY = "[index], [latency] and [agreement]"
@@ -79,12 +81,24 @@ class Reports:
             ("data set", self.candidate.dataset, self.baseline.dataset),
             ("protocol", protocol_of(self.candidate.content), protocol_of(self.baseline.content)),
             ("numbers of users and targets", _counts(self.candidate), _counts(self.baseline)),
+            # An index is asked once, for the longest list, and looks at more candidates for a longer one.
+            ("longest list", max(self.candidate.content["ks"]), max(self.baseline.content["ks"])),
         ):
             if one != two:
                 raise DataError(
                     f"{self.baseline.path}: of the {key} {two}, but {self.candidate.path} is of {one}; "
                     "a difference needs both reports on the same"
                 )
+
+    def refuse_other_prior(self) -> None:
+        """Refuses reports of which one model alone may know test events by its prior.
+
+        Raises:
+            DataError: names both and the finding.
+        """
+        if self.baseline is not None:
+            later, other = (finding(each.content, LATER_PRIOR) for each in (self.candidate, self.baseline))
+            refuse_other_prior(self.candidate.path, later, self.baseline.path, other)
 
     def judge_metric(self, rule: FigureRule) -> Judgement:
         """Judges one figure over all test users.
@@ -185,18 +199,6 @@ class Reports:
         return paired, PAIRED
 
 
-def difference(one: Estimate, other: Estimate) -> Estimate:
-    """The interval of a difference from the intervals of both, as if they were of different users.
-
-    It is wider than the paired one where both models please the same users. Source: Zou & Donner, Statistics in
-    Medicine 27, 2008 (method of variance estimates recovery).
-    """
-    value = one["value"] - other["value"]
-    below = math.hypot(one["value"] - one["low"], other["high"] - other["value"])
-    above = math.hypot(one["high"] - one["value"], other["value"] - other["low"])
-    return {"value": value, "low": value - below, "high": value + above}
-
-
 def _judgement(rule: FigureRule, estimate: Mapping[str, float], what: str, note: str = "") -> Judgement:
     relative = {None: "", "difference": " minus the baseline's", "ratio": " over the baseline's"}[rule.relative]
     return rule.judge(f"{what}{relative}{BOUNDS[rule.bound]}", estimate[rule.bound], note)
@@ -227,7 +229,7 @@ def _counts(report: Report) -> str:
 def _slices(report: Report, rule: SliceRule) -> dict[str, Any]:
     """The slices of a rule by name; where it names no groups, those that have its figure."""
     every = {**report.content["slices"], "new_items": report.content["new_items"]}
-    if unknown := set(rule.groups or ()) - {part["group"] for part in every.values()}:
+    if unknown := set(rule.groups or ()) - {*SOMETIMES, *(part["group"] for part in every.values())}:
         groups = ", ".join(sorted({part["group"] for part in every.values()}))
         raise DataError(f"{report.path / REPORT}: has no slices by {', '.join(sorted(unknown))}; it has {groups}")
     found = {name: part for name, part in every.items() if rule.groups is None or part["group"] in rule.groups}
@@ -239,6 +241,6 @@ def _slices(report: Report, rule: SliceRule) -> dict[str, Any]:
     }
     if lacking := [name for name in found if name not in has and rule.groups is not None]:
         raise DataError(f"{report.path / REPORT}: the slice {lacking[0]!r} has no {rule.metric} of {rule.ranker}")
-    if not any(part["users"] for part in has.values()):
+    if rule.groups is None and not any(part["users"] for part in has.values()):
         raise DataError(f"{report.path / REPORT}: no slice has {rule.metric} of {rule.ranker}")
     return has

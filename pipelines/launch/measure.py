@@ -17,6 +17,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.errors import DataError
 from pipelines.evaluation.protocol.asked import ask
+from pipelines.evaluation.protocol.leakage import later_prior
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.slices import Slice, Trained, slices_of
 from pipelines.launch.sides import FACTS, USER, Member, Side
@@ -80,8 +81,9 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     protocol = Protocol()
     asked = ask(protocol, data, served[paths[0]].item_rows)
     held = asked.held
-    refit = opened[paths[0]].manifest.training.get("refit")
-    trained = Trained.of(data, KNOWN if refit else KNOWN[:1])
+    refit = {path: bool(bundle.manifest.training.get("refit")) for path, bundle in opened.items()}
+    learnt = {each: Trained.of(data, KNOWN if each else KNOWN[:1]) for each in {*refit.values()}}
+    trained = learnt[refit[paths[0]]]
     popularity = np.bincount(seen(data, KNOWN)[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, columns)
     groups = {part.name: part.targets for part in parts if part.targets is not None}
@@ -89,14 +91,15 @@ def measure(paths: Sequence[Path], dataset: Path, ks: Sequence[int], columns: Se
     evaluation = evaluate(rankers, held, served[paths[0]].unit_vectors, ks, groups)
     split = data.manifest.split.model_dump(mode="json")
     facts = dict(zip(FACTS, (data.manifest.fingerprint, split, protocol.text, list(ks)), strict=True))
-    about = {USER: data.users["user_id"].gather(held.users), **trained.about(held)}
+    users = {USER: data.users["user_id"].gather(held.users)}
     members = {}
     for path, bundle in opened.items():
         names = {column(EXACT, *each): column(str(path), *each) for each in product(METRICS, ks)}
-        rows = pl.DataFrame({**about, **{name: evaluation.of(own) for name, own in names.items()}})
-        members[path] = Member(
-            path, bundle.manifest.model_version, facts, rows, _recipe(bundle), bundle.manifest.training
-        )
+        figures = {name: evaluation.of(own) for name, own in names.items()}
+        rows = pl.DataFrame({**users, **learnt[refit[path]].about(held), **figures})
+        manifest, unknown = bundle.manifest, int(np.count_nonzero(served[path].query_rows[held.users] < 0))
+        later = next((each.text for each in later_prior(data, manifest.prior, unknown)), "")
+        members[path] = Member(path, manifest.model_version, facts, rows, _recipe(bundle), manifest.training, later)
     lists = {path: evaluation.lists[str(path)][:, :k] for path in paths}
     return Measured(members, evaluation, parts, served, lists, data, held)
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipelines.errors import DataError
 from pipelines.evaluation import report_json
+from pipelines.evaluation.findings import LATER_PRIOR
 from pipelines.launch.records.record import leaves
 from pipelines.rankers.evaluate import column
 from pipelines.rankers.ranker import EXACT
@@ -41,6 +42,7 @@ class Member:
         rows: [Q] one row per test user, with the columns of `per_user.parquet`.
         recipe: the settings of its training without the seed; None where it is not known.
         training: what its bundle says of its training, seconds included; empty where it is not known.
+        later_prior: the finding that its prior may count test events; empty without it.
     """
 
     path: Path
@@ -49,6 +51,7 @@ class Member:
     rows: pl.DataFrame
     recipe: Mapping[str, Any] | None = None
     training: Mapping[str, Any] = field(default_factory=dict)
+    later_prior: str = ""
 
     def values(self, metric: str) -> Floats:
         """The figures of one metric, such as ``"recall@20"``, by exact search, [Q]."""
@@ -109,11 +112,25 @@ def read_report(path: Path) -> Member:
     dataset, protocol = content["dataset"], report_json.protocol_of(content)
     facts = dict(zip(FACTS, (dataset["fingerprint"], dataset["split"], protocol, content["ks"]), strict=True))
     rows = pl.read_parquet(path / report_json.PER_USER, glob=False)
-    return Member(path, content["bundle"]["model_version"], facts, rows)
+    later = report_json.finding(content, LATER_PRIOR)
+    return Member(path, content["bundle"]["model_version"], facts, rows, later_prior=later)
+
+
+def refuse_other_prior(path: Path, later: str, other_path: Path, other: str) -> None:
+    """Refuses two models of which one alone may know test events by its prior; `later` and `other` say so.
+
+    Raises:
+        DataError: names both and the finding.
+    """
+    if bool(later) != bool(other):
+        knows, not_it = (path, other_path) if later else (other_path, path)
+        raise DataError(
+            f"{knows}: {later or other}, and that of {not_it} counts none of them; compare it as it was trained"
+        )
 
 
 def refuse_different(members: Sequence[Member]) -> None:
-    """Refuses figures that are not of the same users, measured alike.
+    """Refuses figures that are not of the same users, measured alike, or of which one side's may know the test.
 
     Raises:
         DataError: names two members and what differs.
@@ -126,6 +143,7 @@ def refuse_different(members: Sequence[Member]) -> None:
                     "measure both on one data set in the same way"
                 )
         refuse_other_users(one.path, one.rows, other.path, other.rows)
+        refuse_other_prior(one.path, one.later_prior, other.path, other.later_prior)
 
 
 def refuse_other_users(path: Path, rows: pl.DataFrame, other_path: Path, other: pl.DataFrame) -> None:

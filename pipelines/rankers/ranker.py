@@ -25,6 +25,7 @@ from serving.errors import BundleError
 from serving.search.exact import ExactIndex
 from serving.search.filtered import search_filtered
 from serving.search.index import Floats, Index, Rows
+from serving.search.scann import ScannIndex
 from towers.data.events import select_lists
 
 EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
@@ -81,6 +82,13 @@ class Served:
             return search_filtered(self.index, self._exact, queries, k, masked)[0]
 
         return lambda held: self._rank(held, k, search)
+
+    def tries_less(self, ks: Sequence[int], longest: int) -> list[int]:
+        """Returns the lengths for which a search by the index looks at fewer candidates than that for the longest."""
+        if not isinstance(self.index, ScannIndex):
+            return []
+        effort = self.index.effort
+        return [k for k in ks if effort(k) != effort(longest)]
 
     @cached_property
     def unit_vectors(self) -> NDArray[np.float32]:

@@ -1,7 +1,8 @@
 """A running service as a ranker: asks it for the lists of held-out users, in batches, and counts the answers.
 
-Each query excludes exactly the user's seen items, as for every other ranker. What a service knows beyond its bundle
-(live items and events, another bundle, a canary) shows in `ServiceRanker.content`.
+Each query excludes exactly the masked items, as for every other ranker, by name: a service holds back what it knows
+that a user has seen, and what it knows of live events may be the targets of the test. What else it knows beyond its
+bundle (live items and events, another bundle, a canary) shows in `ServiceRanker.content`.
 """
 
 import os
@@ -115,14 +116,8 @@ class ServiceRanker:
         user = int(held.users[place])
         offsets, items = held.masked
         masked = np.unique(items[offsets[place] : offsets[place + 1]])
-        row, known = self._served.bundle.query_rows.get(self._user_ids[user]), np.empty(0, np.int32)
-        if row is not None:
-            known = np.unique(self._served.item_numbers[self._served.bundle.seen(row)])
-        # As callers ask it, with its own seen items. It may know more of them than may be masked, such as what the
-        # user took between two test events: then the query names those that are.
-        own = not held.repeats and bool(np.isin(known, masked).all())
-        excluded = self._item_ids.gather(np.setdiff1d(masked, known) if own else masked)
-        return RecallQuery(user_id=self._user_ids[user], k=self._k, exclude=excluded.to_list(), exclude_seen=own)
+        excluded = self._item_ids.gather(masked).to_list()
+        return RecallQuery(user_id=self._user_ids[user], k=self._k, exclude=excluded, exclude_seen=False)
 
     def _answers(self, client: Client, queries: Sequence[RecallQuery]) -> list[RecallAnswer | None]:
         """Asks for some users; None for one whom the service fails."""

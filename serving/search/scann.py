@@ -116,10 +116,10 @@ class ScannIndex:
         if not len(queries):
             return np.empty((0, k), np.int64), np.empty((0, k), np.float32)
         if excluded is None:
-            wanted, leaves = self._effort(k, 0)
+            wanted, leaves = self.effort(k)
             return self._best(queries, k, self._candidates(unit_queries(queries)[0], wanted, leaves))
         lengths = [len(left_out) for left_out in excluded]
-        wanted, _ = self._effort(k, 0)
+        wanted, _ = self.effort(k)
         kept = np.full((len(queries), wanted), -1, np.int64)
         unit = unit_queries(queries)[0]
         few = [query for query, length in enumerate(lengths) if length <= COMMON]
@@ -142,7 +142,7 @@ class ScannIndex:
         unit = (doubles / (length or 1.0)).astype(np.float32)
         most = 0 if excluded is None else len(excluded)
         for extra in EXTRA if most > COMMON else (most,):
-            wanted, leaves = self._effort(k, extra)
+            wanted, leaves = self.effort(k, extra)
             found, _ = self._searcher.search(unit, min(len(self.item_vectors), wanted + extra), -1, leaves or -1)
             rows: Rows = found.astype(np.int64)
             if most and excluded is not None:
@@ -159,7 +159,7 @@ class ScannIndex:
         """Writes the candidates of some queries into their lines of `kept`: all of them are searched in equally many
         leaves, and each gets at least its `extra` candidates before those that are excluded for it are dropped."""
         items = len(self.item_vectors)
-        wanted, leaves = self._effort(k, max(extra[query] for query in queries))
+        wanted, leaves = self.effort(k, max(extra[query] for query in queries))
         for some in shared_calls(queries, extra):
             most = max(extra[query] for query in some)
             every = len(some) == len(unit)
@@ -169,8 +169,8 @@ class ScannIndex:
     def _best(self, queries: Floats, k: int, rows: Rows) -> tuple[Rows, Floats]:
         return best_first(rows, rescore(self.item_vectors, queries, rows), k)
 
-    def _effort(self, k: int, extra: int) -> tuple[int, int]:
-        """How many candidates get their score, and how many leaves are searched for them."""
+    def effort(self, k: int, extra: int = 0) -> tuple[int, int]:
+        """How many candidates a search for k scores, and how many leaves it reads for them; `extra` are left out."""
         tuned = self.parameters
         wanted, leaves = tuned.rescored, tuned.leaves_searched
         if k > TUNED_K:
@@ -190,7 +190,7 @@ class ScannIndex:
 
     def leaves_of(self, k: int) -> int:
         """How many leaves a search for k reads."""
-        return self._effort(k, 0)[1]
+        return self.effort(k)[1]
 
     def _candidates(self, unit: Floats, count: int, leaves: int) -> Rows:
         """`candidates` for queries scaled to unit length, which keeps their order and avoids overflow in ScaNN."""

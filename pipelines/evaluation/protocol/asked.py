@@ -115,7 +115,6 @@ def counts(served: Served, data: Dataset, held: HeldOut) -> dict[str, int]:
         "users_without_vector": int((served.query_rows[held.users] < 0).sum()),
         "targets": len(held.target_items),
         "targets_without_vector": int((served.item_rows[held.target_items] < 0).sum()),
-        "dropped_targets": held.dropped_targets,
         "masked_events": len(held.masked[1]),
         "items": data.manifest.items,
         "items_without_vector": int((served.item_rows < 0).sum()),

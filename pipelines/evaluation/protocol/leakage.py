@@ -42,7 +42,7 @@ def leak_checks(data: Dataset, held: HeldOut, prior: PriorInfo | None = None, un
     events = {name: data.events(name) for name in SPLITS}
     return [
         partial(_events_in_two_splits, data, events),
-        partial(_later_prior, data, events, prior, unknown),
+        partial(later_prior, data, prior, unknown),
         *(partial(_twins, data, list(events.values()), side) for side in ("user", "item")),
         partial(_telling_columns, data, held),
     ]
@@ -61,16 +61,17 @@ def _events_in_two_splits(data: Dataset, events: dict[str, Events]) -> Iterator[
         yield Finding("test events in training", text, again, 0)
 
 
-def _later_prior(data: Dataset, events: dict[str, Events], prior: PriorInfo | None, unknown: int) -> Iterator[Finding]:
-    """A prior that was renewed, or folded, after the last event that the model may know.
+def later_prior(data: Dataset, prior: PriorInfo | None, unknown: int) -> Iterator[Finding]:
+    """Looks for a prior that was renewed, or folded, after the last event that the model may know.
 
-    Without a weight it only ranks the popular items, so of the test it changes the answers of unknown users alone.
+    Without a weight it only ranks the popular items, so of the test it changes the answers of unknown users alone; see
+    `leak_checks`.
     """
     if prior is None or prior.until is None or not has_windows(data) or data.manifest.time_unit not in TICKS_PER_S:
         return
     if not weighs(prior) and not unknown:
         return
-    known = last_time([events[name] for name in EARLIER[SPLIT]])
+    known = last_time([data.events(name) for name in EARLIER[SPLIT]])
     if known is None:
         return
     days = (prior.until - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S

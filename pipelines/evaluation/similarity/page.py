@@ -14,7 +14,7 @@ from pipelines.evaluation import examples
 from pipelines.evaluation.exhibits import Exhibits, of_figures, shown
 from pipelines.evaluation.item_map import ItemMaps
 from pipelines.evaluation.page import about_any, compared, plots_left_out
-from pipelines.evaluation.report_table import interval, of_vectors
+from pipelines.evaluation.report_table import before_the_split, interval, of_vectors
 from pipelines.evaluation.similarity.figures import HELD, NEARER, TITLES, TRAINED, classes_of
 from pipelines.evaluation.similarity.neighbours import Neighbours
 from pipelines.rankers.ranker import BEST, EXACT, Served
@@ -94,6 +94,7 @@ def notes(content: Mapping[str, Any]) -> list[str]:
         ),
         *(f"{TITLES[ranker]}: {reason}" for ranker, reason in content["baselines"]["left_out"].items()),
         *of_vectors(content),
+        *before_the_split(content),
         *plots_left_out(content),
     ]
 

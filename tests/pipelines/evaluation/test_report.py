@@ -6,9 +6,11 @@ import json
 import re
 import shutil
 from collections import Counter
+from functools import partial
 from html import unescape
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -17,14 +19,19 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report
+from pipelines.evaluation.page import about_recall
+from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.report_table import lines
 from pipelines.evaluation.slices import DEFINITIONS
 from pipelines.ingest import prepare
 from pipelines.rankers import ease, evaluate, item_knn
+from pipelines.rankers.ranker import Served
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.writer import write_bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
+from serving.search.scann import ScannIndex
+from serving.search.scann_parameters import ScannParameters
 from tests.support.worlds import columns
 from towers.config.sections import DataConfig
 
@@ -295,6 +302,47 @@ def test_the_verdict_is_about_the_best_of_validation(
     assert shown[1].startswith(f"towers tune --dataset {world.dataset} ") is (verdict["difference"]["value"] < 0)
     assert "definitions: docs/evaluation/report.md" in shown
     assert f"cold: {figures['slices']['cold']['users']} users, " in "\n".join(shown)
+
+
+def test_lists_of_an_index_that_tries_less_for_shorter_ones_are_said_to_be_of_one_search(
+    world: World, tmp_path: Path, content: tuple[dict[str, Any], pl.DataFrame]
+) -> None:
+    assert content[0]["index_tries_less"] == []  # its index is exact
+    parameters = ScannParameters(leaves=4, leaves_searched=2, rescored=10)
+    index = Mock(spec=ScannIndex, parameters=parameters, item_vectors=world.item_vectors)
+    index.effort = partial(ScannIndex.effort, index)
+    served = Served(Mock(), index, *[np.zeros(0, np.int64)] * 3)
+    # Of 24 items it scores ten, or k if that is more.
+    assert served.tries_less([2, 5, 10], 10) == [] and served.tries_less([2, 5, 20], 24) == [2, 5, 20]
+    figures = content[0] | {"index_tries_less": [2, 5]}
+    told = (
+        "model, by index: the first 2 and 5 are of a search for 30, which looks at more candidates than one for so "
+        "few; a report with such a --k alone shows what a caller gets"
+    )
+    assert told in lines(figures) and told in about_recall(figures)["notes"] and told not in lines(content[0])
+
+
+def test_what_was_left_out_before_the_split_is_told(world: World, tmp_path: Path) -> None:
+    events = tmp_path / "events.csv"
+    rows = [f"u{user},i{item},{10 * item + user}" for user in range(5) for item in range(6)]
+    events.write_text("\n".join(["user_id,item_id,timestamp", *rows, "u9,i0,3", "u1,,4", "u2,i1,never"]) + "\n")
+    prepare.run(DataConfig(split="leave_last_out", min_user_events=3), events, tmp_path / "dataset", on_bad_rows="skip")
+    made = report.run(columns.write_bundle_of(tmp_path / "dataset"), tmp_path / "dataset", tmp_path / "report", maps=[])
+    assert (made["dataset"]["rejected"], made["dataset"]["dropped"]) == (2, {"min_counts": 1})
+    page = (tmp_path / "report" / "report.md").read_text()
+    assert "towers prepare left out 2 rows that it could not read" in page
+    assert "towers prepare left out 1 event by min_counts" in page
+
+
+def test_so_large_a_sample_that_it_has_everybody_is_none(world: World, tmp_path: Path) -> None:
+    bundle = world.bundle(tmp_path / "bundle")
+    words = [
+        report.run(bundle, world.dataset, tmp_path / f"{users}", ks=[2], maps=[], protocol=Protocol(users=users))[
+            "protocol_options"
+        ]["words"]
+        for users in (USERS, USERS - 1)
+    ]
+    assert words == [[], [f"A sample of {USERS - 1} test users, drawn with seed 0."]]
 
 
 def test_an_index_that_costs_more_than_the_interval_is_warned_of(

@@ -129,6 +129,23 @@ def test_a_number_is_cut_into_bands_that_cover_everybody_once(content: tuple[dic
         check(part, recall, {f"u{user}" for user in range(low, high + 1)})
 
 
+@pytest.mark.parametrize(
+    ("counts", "bands"),
+    [
+        ({0: 500, 1: 500}, {"0": 500, "1": 500}),
+        ({0: 900, 1: 100}, {"0": 900, "1": 100}),
+        ({0: 1, 1: 2, 2: 3}, {"0": 1, "1": 2, "2": 3}),
+        ({0: 800} | dict.fromkeys(range(1, 201), 1), {"0": 800, "1 to 200": 200}),
+        (dict.fromkeys(range(200), 1) | {500: 800}, {"0 to 199": 200, "500": 800}),
+        ({1: 300, 5: 500} | dict.fromkeys(range(6, 206), 1), {"1": 300, "5": 500, "6 to 205": 200}),
+    ],
+)
+def test_a_value_that_many_share_is_a_band_of_its_own(counts: dict[int, int], bands: dict[str, int]) -> None:
+    values = pl.Series([value for value, times in counts.items() for _ in range(times)])
+    found = slices_of_values("n", values, by_user=True)
+    assert {each.name.removeprefix("n: "): int(each.users.sum()) for each in found if each.users is not None} == bands
+
+
 def test_every_user_has_one_band_of_activity(content: tuple[dict[str, Any], dict[str, float]]) -> None:
     activity = [part for part in content[0]["slices"].values() if part["group"] == "activity"]
     assert len(activity) > 1 and sum(part["users"] for part in activity) == USERS

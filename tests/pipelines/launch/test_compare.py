@@ -16,10 +16,11 @@ from pipelines.console import towers
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report, report_json
+from pipelines.ingest import prepare
 from pipelines.launch import compare
 from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary, sentence
 from pipelines.launch.page import compare_page
-from serving.bundle.manifest import read_manifest
+from serving.bundle.manifest import PriorInfo, read_manifest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
@@ -27,6 +28,7 @@ from tests.support import browser
 from tests.support.pages.tables import HOSTILE as HOSTILE_CELL
 from tests.support.pages.tables import github_rows
 from tests.support.worlds import columns
+from towers.config.sections import DataConfig
 from towers.evaluation.metrics import METRICS
 
 HOSTILE = "<script>alert(1)</script>|&\"'"
@@ -209,6 +211,56 @@ def test_reports_that_take_other_users_for_warm_are_said_to(tmp_path: Path) -> N
     assert sum("differ in data.refit" in note for note in told["notes"]) == 1
 
 
+def later_prior(folder: Path, name: str, days: int, seed: int) -> str:
+    """A bundle whose prior counts events up to so many days after the last one before the test."""
+    data = Dataset.open(folder / "dataset")
+    last = max(int(np.asarray(data.events(split).time).max()) for split in ("train", "valid"))
+    prior = PriorInfo(now=1.0, past=0.5, until=last + days * 86_400, mean_count=1.0, new_item=(0.0, 0.0))
+    changes = {"prior": prior, "item_prior": np.zeros((columns.ITEMS, 2), np.float32)}
+    return str(columns.write_bundle_of(folder / "dataset", name=name, seed=seed, **changes))
+
+
+def test_a_prior_that_knows_the_test_is_no_reason_to_ship(folder: Path, tmp_path: Path) -> None:
+    asked: dict[str, Any] = {"dataset": folder / "dataset", "metric": "recall@5"}
+    before, renewed, other = (later_prior(folder, f"prior {days}", days, 40 + days) for days in (0, 2, 3))
+    for names in ([before, renewed], [renewed, before]):
+        told = (
+            f"^{renewed}: the prior counts events of 2.0 days after .*: some may be the test's, and that of {before} "
+        )
+        with pytest.raises(DataError, match=told + "counts none of them; compare it as it was trained$"):
+            compare.run(names, tmp_path / "out", **asked)
+    notes = compare.run([renewed, other], tmp_path / "out", **asked)["notes"]
+    assert sum(note.startswith("all sides: the prior counts events of 2.0 days after") for note in notes) == 1
+
+
+def test_a_report_of_a_prior_that_knows_the_test_is_compared_with_its_like_only(tmp_path: Path) -> None:
+    finding = {"name": "prior of the test's time", "text": "it knows", "value": 2.0, "limit": 0}
+    a, b, c = (
+        str(write_report(tmp_path / name, np.linspace(0.1, 0.9, 6), findings=found))
+        for name, found in (("a", [finding]), ("b", []), ("c", [finding]))
+    )
+    with pytest.raises(DataError, match=f"^{a}: it knows, and that of {b} counts none of them"):
+        compare.run([b, a], tmp_path / "out")
+    assert "all sides: it knows" in compare.run([a, c], tmp_path / "out")["notes"]
+
+
+def test_each_bundle_beside_a_report_tells_of_its_own_training(tmp_path: Path) -> None:
+    # The user "late" has no event before the validation's time, and one in the test.
+    rows = [(f"u{user}", f"i{(user + step) % 8}", 7 * step + user) for step in range(6) for user in range(7)]
+    rows += [("late", "i0", 75), ("u1", "i7", 76), ("late", "i1", 85), ("u2", "i0", 86)]
+    events, dataset = tmp_path / "events.parquet", tmp_path / "dataset"
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_parquet(events)
+    prepare.run(DataConfig(split="global_time", valid_share=2 / 46, test_share=2 / 46), events, dataset)
+    names = [
+        str(columns.write_bundle_of(dataset, name=f"refit {refit}", seed=refit, training={"refit": refit}))
+        for refit in (False, True)
+    ]
+    report.run(Path(names[0]), dataset, tmp_path / "report", maps=[])
+    told = compare.run([str(tmp_path / "report"), *names], tmp_path / "out", dataset=dataset)["notes"]
+    said = [note.partition(" differ")[0] for note in told if "data.refit" in note]
+    assert said == [f"{names[1]} and {tmp_path / 'report'}"]
+
+
 def test_reports_give_the_figures_of_their_bundles(folder: Path, content: dict[str, Any]) -> None:
     for name in "ac":
         report.run(folder / name, folder / "dataset", folder / f"report-{name}", ks=[3, 5], maps=[])
@@ -381,6 +433,7 @@ def write_report(path: Path, recalls: np.ndarray, ndcgs: np.ndarray | None = Non
         "protocol": "as ever",
         "protocol_options": {"words": []},
         "ks": [10, 20],
+        "findings": [],
     }
     path.mkdir()
     rows = {"targets": np.full(len(recalls), 2), "history": np.arange(len(recalls)), "slice": ["warm"] * len(recalls)}

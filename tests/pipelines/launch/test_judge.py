@@ -16,8 +16,9 @@ from pipelines.evaluation import report
 from pipelines.evaluation.report_json import PER_USER
 from pipelines.ingest import prepare
 from pipelines.launch import compare, gate, judge
-from pipelines.launch.judge import Report, Reports, difference
+from pipelines.launch.judge import Report, Reports
 from pipelines.launch.rules import FigureRule, FindingsRule, Rules, SliceRule
+from pipelines.launch.significance import difference
 from serving.bundle.digest import bundle_digest
 from tests.support.worlds.launch import (
     ITEMS,
@@ -391,7 +392,34 @@ def test_reports_of_other_data_or_another_protocol_are_not_compared() -> None:
         ({"dataset": {"fingerprint": "g"}}, "data set g"),
         ({"protocol": "q"}, "protocol q"),
         ({"protocol_options": {"words": ["Repeats count."]}}, r"protocol p Repeats count\."),
+        ({"ks": [20, 1_000]}, "longest list 1000"),
     ):
         other = Report(Path("other"), {**one.content, **change})
         with pytest.raises(DataError, match=f"other: of the {told}, but made is of"):
             Reports(one, other)
+
+
+@pytest.mark.parametrize("renewed", [0, 1])
+def test_a_difference_to_a_prior_that_knows_the_test_is_not_judged(renewed: int) -> None:
+    finding = {"name": "prior of the test's time", "text": "it knows the test", "value": 2.0}
+    sides = [
+        made({"FR": part(0.3, 0.01)}, [finding] if place == renewed else [], Path(name))
+        for place, name in enumerate(("new", "old"))
+    ]
+    own, before = (gate.Opened(Mock(), "digest", each) for each in sides)
+    rule = SliceRule(metric="recall@20", bound="value", at_least=0, groups=("country",))
+    assert [each.passed for each in gate._judgements(Rules(slices=(rule,)), own, before)] == [True]
+    relative = Rules(slices=(rule.model_copy(update={"relative": "difference"}),))
+    knows, other = ("new", "old") if renewed == 0 else ("old", "new")
+    with pytest.raises(DataError, match=f"^{knows}: it knows the test, and that of {other} counts none of them; comp"):
+        list(gate._judgements(relative, own, before))
+    both = [gate.Opened(Mock(), "digest", sides[renewed])] * 2
+    assert [each.passed for each in gate._judgements(relative, *both)] == [True]
+
+
+@pytest.mark.parametrize("unjudged", ["pass", "refuse"])
+@pytest.mark.parametrize("group", ["new_items", "items", "item age"])
+def test_a_group_without_targets_is_not_judged(group: str, unjudged: Any) -> None:
+    rule = SliceRule(metric="recall@20", bound="low", at_least=0.05, groups=(group,), unjudged=unjudged)
+    judged = next(iter(Reports(made({"FR": part(0.3, 0.01)}), None).judge_slices(rule)))
+    assert (judged.passed, judged.note) == (unjudged == "pass", "not judged: no slice has at least 100 users")
