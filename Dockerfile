@@ -24,5 +24,5 @@ USER 10001
 WORKDIR /tmp
 EXPOSE 8000
 HEALTHCHECK --interval=10s --timeout=3s --start-period=600s \
-    CMD ["python", "-c", "import os, urllib.request; urllib.request.urlopen(f'http://127.0.0.1:{os.environ[\"TOWERS_PORT\"]}/healthz', timeout=2)"]
+    CMD ["python", "-c", "import os; from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open(f'http://127.0.0.1:{os.environ[\"TOWERS_PORT\"]}/healthz', timeout=2)"]
 ENTRYPOINT ["towers", "serve", "--bundle", "/bundle"]

@@ -4,6 +4,7 @@ Each command calls a `run` of `pipelines` and ends with an exit code (see `pipel
 module only when called, so `towers --help` is quick and `towers serve` loads neither `towers` nor TFRS.
 """
 
+import os
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
@@ -44,11 +45,15 @@ def _show_version(wanted: bool) -> None:
 
 @app.callback()
 def towers(
+    context: typer.Context,
     wanted: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Two-tower recall, end to end: prepare, train, export, index, report, serve."""
+    if context.invoked_subcommand != "serve":
+        # What imports the metrics of the service would leave files among those of one that runs.
+        os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 
 
 @app.command(epilog=example("towers synth --out world --users 10000 --items 20000"))

@@ -24,7 +24,7 @@ from pipelines.service.server import Server
 from pipelines.service.sigterm import sigterm_ends
 from pipelines.service.state import telling
 from pipelines.service.whole_responses import PROTOCOLS
-from pipelines.service.workers import METRICS, Workers, shared_metrics
+from pipelines.service.workers import Workers
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
 from serving.catalogue.journal_place import journal_at
@@ -36,6 +36,7 @@ from serving.http.app import create_app  # Imported first: it sets what NumPy re
 from serving.service.mirror import Mirror
 from serving.settings import ENDED, PREFIX, Settings, file_content, named_file
 from serving.telemetry.logs import SERVICE, log_config
+from serving.telemetry.metric_files import METRICS, shared_metrics
 
 log = logging.getLogger(SERVICE)
 

@@ -20,6 +20,7 @@ import uvicorn
 
 from pipelines.service.sigterm import end_by
 from serving.background import OPENING
+from serving.telemetry import metrics
 from serving.telemetry.logs import SERVICE
 
 log = logging.getLogger(SERVICE)
@@ -39,11 +40,12 @@ class Server(uvicorn.Server):
         config: of the server.
         turns: counts the iterations of its event loop; shared with a parent.
         closing: whether all processes that share its sockets are stopping; None if it shares them with nobody.
+        wanted: how many processes should share them; set by a parent.
     """
 
-    def __init__(self, config: uvicorn.Config, turns: Any = None, closing: Any = None) -> None:
+    def __init__(self, config: uvicorn.Config, turns: Any = None, closing: Any = None, wanted: Any = None) -> None:
         super().__init__(config)
-        self._turns, self._closing = turns, closing
+        self._turns, self._closing, self._wanted = turns, closing, wanted
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until stopped; the process then ends even if a bundle still opens."""
@@ -67,6 +69,8 @@ class Server(uvicorn.Server):
         """See `uvicorn.Server`."""
         if self._turns is not None:
             self._turns.value += 1
+        if self._wanted is not None:
+            metrics.workers_wanted(self._wanted.value)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:

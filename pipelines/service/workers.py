@@ -6,15 +6,13 @@ because it holds connections that get no answer, and hears no signal to stop.
 
 import logging
 import os
-import shutil
 import signal
 import socket
-import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from multiprocessing import get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -28,7 +26,6 @@ from serving.telemetry.metric_files import release
 
 log = logging.getLogger(SERVICE)
 
-METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LOOK_S = 0.2
 HUNG_S = 30.0  # swapping bundles blocks an event loop for well below a second
 # Between two starts of a worker that never began to answer: the cause may need a person.
@@ -49,10 +46,11 @@ class Worker:
     Args:
         config: of its server.
         sockets: the sockets to listen on.
+        wanted: in memory shared with all processes; how many there should be.
     """
 
-    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket]) -> None:
-        self._config, self._sockets = config, sockets
+    def __init__(self, config: uvicorn.Config, sockets: Sequence[socket.socket], wanted: Any) -> None:
+        self._config, self._sockets, self._wanted = config, sockets, wanted
         self.closing: Any = SPAWN.RawValue("b", 0)
         self._pause_s = FIRST_PAUSE_S
         # Counts checks without progress, not seconds: the parent itself may have been suspended, with all workers.
@@ -62,7 +60,7 @@ class Worker:
     def start(self) -> None:
         """Starts a process in the slot; an OSError, if the system has no room for one, leaves the slot as it was."""
         turns: Any = SPAWN.RawValue("Q", 0)
-        process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, turns, self.closing))
+        process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, turns, self.closing, self._wanted))
         # A parent's handler is not inherited, a blocked signal is: SIGHUP would end the process while it starts.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
         try:
@@ -148,6 +146,7 @@ class Workers:
         self._signals: deque[int] = deque()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTTIN, signal.SIGTTOU):
             signal.signal(number, lambda number, _: self._signals.append(number))
+        self._wanted: Any = SPAWN.RawValue("i", 0)
         self._workers: list[Worker] = []
         self._leaving: list[Worker] = []  # told to stop
 
@@ -163,6 +162,7 @@ class Workers:
             time.sleep(LOOK_S)
             while self._signals and not stopping:
                 stopping = self._handle(self._signals.popleft())
+            self._wanted.value = len(self._workers)
             if not stopping:
                 any_answered = any_answered or any(worker.answers for worker in self._workers)
                 for worker in self._workers:
@@ -185,7 +185,7 @@ class Workers:
             raise DataError("no worker could start; the log above says why")
 
     def _worker(self) -> Worker:
-        return Worker(self._config, self._sockets)
+        return Worker(self._config, self._sockets, self._wanted)
 
     def _handle(self, number: int) -> bool:
         """Handles a signal; returns whether it means stop."""
@@ -211,14 +211,14 @@ class Workers:
         self._leaving = [worker for worker in self._leaving if not worker.has_left(self._metrics)]
 
 
-def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any, closing: Any) -> None:
+def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any, closing: Any, wanted: Any) -> None:
     """Serves in the worker's process, which stops when its parent is gone: it would hold the port."""
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the app has a handler; it finds the bundle by itself
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
     config.configure_logging()
     threading.Thread(target=_stop_without_parent, args=(closing,), name="parent", daemon=True).start()
     with suppress(KeyboardInterrupt):
-        Server(config, turns, closing).run(sockets)
+        Server(config, turns, closing, wanted).run(sockets)
 
 
 def _stop_without_parent(closing: Any) -> None:
@@ -228,23 +228,3 @@ def _stop_without_parent(closing: Any) -> None:
     log.error("the parent process is gone; its workers stop")
     closing.value = 1
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-@contextmanager
-def shared_metrics() -> Iterator[Path]:
-    """Sets PROMETHEUS_MULTIPROC_DIR to a directory for the workers' metrics and removes it at the end.
-
-    If the variable is already set, its directory is emptied, used and kept.
-    """
-    own = os.environ.get(METRICS) or None
-    directory = Path(own or tempfile.mkdtemp(prefix="towers-metrics-"))
-    directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob("*.db"):
-        old.unlink()
-    os.environ[METRICS] = str(directory)
-    try:
-        yield directory
-    finally:
-        if own is None:
-            del os.environ[METRICS]
-            shutil.rmtree(directory, ignore_errors=True)

@@ -57,6 +57,7 @@ STATUS_OF = {
     "not_ready": 503,
     "stopping": 503,
     "not_written": 503,
+    "timeout": 503,
 }
 CODE_OF = {404: "not_found", 405: "method_not_allowed"}
 

@@ -1,14 +1,23 @@
-"""Bodies of the routes that change something: items, events, impressions."""
+"""What the routes that change something have in common: their bodies (items, events, impressions), and the write."""
 
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
+import anyio.to_thread
+from fastapi import Request
 from pydantic import Field
 
 from serving.catalogue import journal
+from serving.catalogue.journal import JournalError
 from serving.catalogue.journal_rows import UNTYPED
+from serving.errors import RequestError
 from serving.http.request_errors import at_most
 from serving.http.requests import Id, Listed, StrictBody, Whole
+from serving.protocol.exchange import EXCHANGE
+from serving.service.service import service_of
 from serving.settings import Settings
+
+T = TypeVar("T")
 
 SECONDS = 10**11 - 1  # the latest time of an event, in the year 5138: `prepare` reads larger numbers as milliseconds
 Seconds = Annotated[Whole, Field(description="seconds since 1970, UTC", json_schema_extra={"format": "int64"})]
@@ -88,3 +97,25 @@ def impressions(body: ImpressionsRequest, settings: Settings) -> list[journal.Im
         journal.Impression(each.id, each.request_id, each.user_id, tuple(each.item_ids), each.time)
         for each in body.impressions
     ]
+
+
+async def write(request: Request, change: Callable[[], T]) -> T:
+    """Makes a change in a thread, among few at a time; one whose caller has got 503 does not begin.
+
+    The caller sends it again, perhaps to another worker, and then the next one, which an old one must not undo.
+
+    Raises:
+        RequestError: the change could not be kept, or came too late.
+    """
+    exchange = request.scope.get("state", {}).get(EXCHANGE)
+
+    def in_time() -> T:
+        if exchange is not None and exchange.given_up:
+            raise RequestError("it came too late; send it again", code="timeout")
+        return change()
+
+    try:
+        return await anyio.to_thread.run_sync(in_time, limiter=service_of(request).writers)
+    except JournalError as error:
+        # Callers must not see the path. Of a database whose answer was lost nobody knows what it did.
+        raise RequestError("the change could not be kept; send it again", code="not_written") from error

@@ -15,7 +15,6 @@ from fastapi import Depends, Path, Request, Response
 from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 
-from serving.catalogue.journal import JournalError
 from serving.errors import RequestError, refuse_unknown_column
 from serving.http import change_requests as changes
 from serving.http.fast_routes import Json
@@ -140,7 +139,7 @@ async def put_items(request: Request) -> Response:
 async def delete_item(request: Request, item_id: OldId) -> Response:
     """Removes an item from every answer; an unknown id is no error. The change is on disk before the response."""
     service = service_of(request)
-    seq = await _writing(service, lambda: service.live.delete([item_id]))
+    seq = await changes.write(request, lambda: service.live.delete([item_id]))
     return Json(Written(seq=seq).model_dump_json().encode())
 
 
@@ -148,7 +147,7 @@ async def add_events(request: Request) -> Response:
     """Adds what users took to their seen items and histories. All events are on disk before the response."""
     service = service_of(request)
     events = changes.user_events(await _body(request, changes.EventsRequest), service.settings)
-    added = await _writing(service, lambda: service.live.add_events(events))
+    added = await changes.write(request, lambda: service.live.add_events(events))
     return Json(Added(added=added).model_dump_json().encode())
 
 
@@ -156,7 +155,7 @@ async def add_impressions(request: Request) -> Response:
     """Adds what users were shown, for training and figures; changes no answer. All are on disk before the response."""
     service = service_of(request)
     shown = changes.impressions(await _body(request, changes.ImpressionsRequest), service.settings)
-    added = await _writing(service, lambda: service.live.add_impressions(shown))
+    added = await changes.write(request, lambda: service.live.add_impressions(shown))
     return Json(Added(added=added).model_dump_json().encode())
 
 
@@ -205,16 +204,8 @@ async def _put(
     request: Request, items: Sequence[tuple[str, dict[str, Any], dict[str, Any]]], path: str = "items.{}."
 ) -> Response:
     service = service_of(request)
-    seq = await _writing(service, lambda: service.live.put(service.pick(None).catalogue, items, path))
+    seq = await changes.write(request, lambda: service.live.put(service.pick(None).catalogue, items, path))
     return Json(Written(seq=seq).model_dump_json().encode())
-
-
-async def _writing(service: Service, write: Callable[[], T]) -> T:
-    try:
-        return await anyio.to_thread.run_sync(write, limiter=service.writers)
-    except JournalError as error:
-        # Callers must not see the path. Of a database whose answer was lost nobody knows what it did.
-        raise RequestError("the change could not be kept; send it again", code="not_written") from error
 
 
 def _pick(service: Service, query: RecallQuery) -> Recaller:

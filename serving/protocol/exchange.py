@@ -20,6 +20,7 @@ PIECE_BYTES = 65_536
 REFUSE_S = 5.0  # for a 408 or 503, which may wait until the caller has read earlier answers
 TOO_SLOW = error_bytes("too_slow", "the body of the request did not arrive in time")
 TIMEOUT = error_bytes("timeout", "the answer took too long; the change may still have been made")
+EXCHANGE = "exchange"  # key of a request's state: its `Exchange`
 
 
 class Exchanges:

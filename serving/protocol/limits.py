@@ -12,7 +12,7 @@ from enum import Enum
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.protocol.asgi import ABORT, CLOSE, answer, error_bytes
-from serving.protocol.exchange import Exchange, Exchanges
+from serving.protocol.exchange import EXCHANGE, Exchange, Exchanges
 from serving.protocol.line import Line
 from serving.settings import Settings
 from serving.telemetry import metrics
@@ -126,6 +126,7 @@ class Limits:
 
         self.in_flight += 1
         self.heavy += heavy
+        scope.setdefault("state", {})[EXCHANGE] = exchange
         exchange.work(math.inf if work is LONG else self._settings.request_timeout_s)
         try:
             await self.app(scope, exchange.receive, noting)

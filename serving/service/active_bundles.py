@@ -171,12 +171,14 @@ class ActiveBundles(Generic[T]):
         try:
             opened = self._open(path if self._versions is None else self._versions.path(path.name))
         except BundleError as error:
-            reason, unforeseen = str(error), error.__cause__
+            reason, unforeseen = str(error), None if error.__cause__ is None else str(error.__cause__)
         except Exception as error:  # noqa: BLE001 - whatever a library raises on a damaged bundle, the old one stays
-            reason, unforeseen = f"{path}: cannot be opened: {type(error).__name__}: {error}", error
+            # Its text alone: it refers to this frame and those below, which hold all that was opened of the bundle.
+            reason, unforeseen = f"{path}: cannot be opened: {type(error).__name__}: {error}", str(error)
         else:
             self._note(path.name, None)
             return ActiveBundle(path.name, opened, stamp)
+        gc.collect()  # what was opened is full of cycles
         # Of an unexpected exception only the type: its text may hold anything.
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
         self._note(path.name, _Refusal(reason=reason, short=short, stamps=stamps))

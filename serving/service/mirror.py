@@ -112,9 +112,11 @@ class Mirror:
         roles = [wanted.active, *([] if wanted.canary is None else [wanted.canary.bundle])]
         outdated = [] if answering is None else look.outdated({*self._copies()} - {*roles, *answering})
         stamp = look.stamp(content, roles)
-        if stamp is not None and stamp == before.stamp and not (again or outdated):
-            return before.model_copy(update={"away": None})
         held = self._held()
+        if stamp is not None and stamp == before.stamp and not (again or outdated):
+            if held is not None and answering is not None:  # the first look could not know what is in use
+                self._use(held, held, answering, roles, again=False)
+            return before.model_copy(update={"away": None})
         copied = [name for name in roles if look.copied(name)]
         now = _now(wanted, copied, held)
         if now is None and (name := next(filter(look.copied, wanted.previous), None)):

@@ -4,14 +4,18 @@ prometheus-client maps sparse files. A page that found no space later would kill
 """
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 from prometheus_client.multiprocess import mark_process_dead
 
 from serving.files.disk_full import telling_full_disk
 
+METRICS = "PROMETHEUS_MULTIPROC_DIR"
 # As prometheus-client names the files of the kinds of `serving.telemetry.metrics`, each with the process's number.
 KINDS = ("counter", "gauge_livemax", "gauge_livesum", "histogram")
 ROOM_BYTES = 2**18  # several times what they hold: of a longer file the new part is sparse again
@@ -26,6 +30,7 @@ def reserve(directory: Path) -> None:
     """
     if not hasattr(os, "posix_fallocate"):  # macOS has none
         return
+    directory.mkdir(parents=True, exist_ok=True)  # one below /tmp or /run is gone after each start of the machine
     paths = [directory / f"{kind}_{os.getpid()}.db" for kind in KINDS]
     # Others read every file of `directory` as whole: these come to it with their space.
     with telling_full_disk(directory), TemporaryDirectory(dir=directory) as aside:
@@ -45,3 +50,23 @@ def release(directory: Path, process: int) -> None:
         with path.open("r+b") as file:
             used = int.from_bytes(file.read(4), sys.byteorder)  # how prometheus-client begins its files
             file.truncate(max(used, NOTHING_BYTES))
+
+
+@contextmanager
+def shared_metrics() -> Iterator[Path]:
+    """Sets PROMETHEUS_MULTIPROC_DIR to a directory for the workers' metrics and removes it at the end.
+
+    If the variable is already set, its directory is emptied, used and kept.
+    """
+    own = os.environ.get(METRICS) or None
+    directory = Path(own or mkdtemp(prefix="towers-metrics-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    for old in directory.glob("*.db"):
+        old.unlink()
+    os.environ[METRICS] = str(directory)
+    try:
+        yield directory
+    finally:
+        if own is None:
+            del os.environ[METRICS]
+            shutil.rmtree(directory, ignore_errors=True)

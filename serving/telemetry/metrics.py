@@ -1,9 +1,8 @@
 """The service's Prometheus metrics, correct across workers; `docs/service/operations.md` explains them.
 
-With several workers `PROMETHEUS_MULTIPROC_DIR` names a directory that they share, and every worker reports for all of
-them. One observation then costs 1 to 3 µs, and a request makes a dozen. So only the request count is written directly;
-everything else is buffered, and written by `flush` several times a second. A killed worker loses at most the timings
-since its last flush, never a request.
+With several workers `PROMETHEUS_MULTIPROC_DIR` names a directory that they share, and each reports for all. There an
+observation costs 1 to 3 µs, and a request makes a dozen: so only the request count is written directly, the rest is
+buffered, and `flush` writes it several times a second. A killed worker loses the timings since then, never a request.
 """
 
 import os
@@ -24,7 +23,7 @@ from prometheus_client import (
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from serving.telemetry.metric_buffers import FLUSHING, ManyHistogram, MetricBuffer, count_many
-from serving.telemetry.metric_files import reserve
+from serving.telemetry.metric_files import METRICS, reserve
 
 Stage = Literal["parse", "wait", "plan", "encode", "search", "serialise"]
 STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -34,9 +33,9 @@ QUERIES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 ITEMS = (0, 8, 16, 32, 64, 128, 256, 512, 1_024, 2_048, 4_096, 16_384)
 
 # Read at import, as in prometheus_client, which then chooses where values live.
-SHARED = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+SHARED = METRICS in os.environ
 if SHARED:
-    reserve(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
+    reserve(Path(os.environ[METRICS]))
 REGISTRY = CollectorRegistry()
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
@@ -86,6 +85,7 @@ _items_live = _gauge("items_live", "Items added or replaced since the active bun
 _items_buried = _gauge("items_buried", "Items of the active bundle that were deleted or replaced since.", "livemax")
 _events_live = _gauge("events_live", "User events added since the bundle was made.", "livemax")
 _workers = _gauge("workers", "Processes that answer.", "livesum")
+_workers_wanted = _gauge("workers_wanted", "Processes that should answer.", "livemax")
 _worker_starts = _counter("worker_starts_total", "Processes that began to answer.")
 _recall_wanted = _counter("index_recall_wanted_total", "Items of sampled queries' exact answers.", "version")
 _recall_found = _counter("index_recall_found_total", "Those of them that the index found.", "version")
@@ -103,9 +103,7 @@ _told: set[Answering] = set()
 
 
 def stage(name: Stage, seconds: float) -> None:
-    """Records a stage: `parse` and `serialise` of one request, `wait` of one query until its micro-batch starts,
-    `plan`, `encode` and `search` of one micro-batch. Any thread.
-    """
+    """Records a stage of a request, of a query (`wait` until its micro-batch starts) or a micro-batch. Any thread."""
     _STAGES[name].add(seconds)
 
 
@@ -187,6 +185,11 @@ def started() -> None:
     """Marks this process as serving."""
     _workers.set(1)
     _worker_starts.inc()
+
+
+def workers_wanted(count: int) -> None:
+    """Sets how many processes should serve."""
+    _workers_wanted.set(count)
 
 
 def stopped() -> None:

@@ -72,7 +72,9 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
                 f'{REQUESTS}{{route="{route}",status="503"}}': "0+9x20",
             }
             for route in ("/items", "/items/{item_id}", "/events", "/impressions")
-        ],
+        ]
+        # The few that wait for a database that stands still fail late, and all others are refused meanwhile.
+        + [{f'{REQUESTS}{{route="/events",status="{code}"}}': f"0+{n}x20" for code, n in (("503", 80), ("429", 900))}],
         [
             {
                 f'{REQUESTS}{{route="/recall",status="503"}}': "0+9x20",
@@ -133,11 +135,19 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         ],
     ),
     "TowersWorkersMissing": (
-        30, {"instance": "a"}, [{f'{WORKERS}{{instance="a"}}': "4x10 3x40"}],
+        30, {"instance": "a"},
         [
-            {f'{WORKERS}{{instance="a"}}': "4x50"},
-            {f'{WORKERS}{{instance="a"}}': "4x20 3x2 4x40"},
-            {f'{WORKERS}{{instance="a"}}': "4x50", f'{WORKERS}{{instance="b"}}': "2x50"},
+            {f'{WORKERS}{{instance="a"}}': "4x10 3x40", f'{WORKERS}_wanted{{instance="a"}}': "4x50"},
+            {f'{WORKERS}{{instance="a"}}': "3x50", f'{WORKERS}_wanted{{instance="a"}}': "4x50"},
+        ],
+        [
+            {f'{WORKERS}{{instance="a"}}': "4x50", f'{WORKERS}_wanted{{instance="a"}}': "4x50"},
+            {f'{WORKERS}{{instance="a"}}': "4x20 3x2 4x40", f'{WORKERS}_wanted{{instance="a"}}': "4x62"},
+            {f'{WORKERS}{{instance="a"}}': "4x10 3x40", f'{WORKERS}_wanted{{instance="a"}}': "4x10 3x40"},  # SIGTTOU
+            {
+                f'{WORKERS}{{instance="a"}}': "2x50", f'{WORKERS}_wanted{{instance="a"}}': "2x50",
+                f'{WORKERS}{{instance="b"}}': "4x50", f'{WORKERS}_wanted{{instance="b"}}': "4x50",
+            },
         ],
     ),
     "TowersIndexRecall": (

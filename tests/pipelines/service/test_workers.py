@@ -14,7 +14,8 @@ import pytest
 import uvicorn
 
 from pipelines.service import workers
-from pipelines.service.workers import METRICS, Worker, shared_metrics
+from pipelines.service.workers import Worker
+from serving.telemetry.metric_files import METRICS, shared_metrics
 from tests.support.paths import ROOT
 
 WAIT_S = 60  # far more than is promised: a test must not fail for a busy machine
@@ -25,7 +26,8 @@ from pathlib import Path
 import uvicorn
 from tests.support.processes import supervised_app
 from pipelines.service import workers
-from pipelines.service.workers import Workers, shared_metrics
+from pipelines.service.workers import Workers
+from serving.telemetry.metric_files import shared_metrics
 workers.HUNG_S = 3
 if __name__ == "__main__":
     directory = Path({directory!r})
@@ -267,7 +269,7 @@ def test_a_worker_that_the_system_has_no_room_for_is_tried_again(
 ) -> None:
     monkeypatch.setattr(workers.SPAWN, "Process", Process)
     monkeypatch.setattr(workers.log, "handlers", [caplog.handler])
-    worker = Worker(uvicorn.Config("", log_config=None), [])
+    worker = Worker(uvicorn.Config("", log_config=None), [], None)
     worker.look(tmp_path / "metrics")
     assert worker.start_at is not None
     first, worker.start_at = worker.process, 0.0
@@ -295,7 +297,8 @@ def test_an_operators_own_directory_is_emptied_of_metrics_and_stays(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(METRICS, str(tmp_path / "own"))
-    (tmp_path / "own").mkdir()
+    code = "from serving.telemetry import metrics"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)  # the directory may be gone
     for name in ("counter_7.db", "a letter.txt"):
         (tmp_path / "own" / name).touch()
     with shared_metrics() as directory:

@@ -1,8 +1,11 @@
 """The routes beside `POST /recall`, and what its other fields do: known answers, errors that name their field."""
 
 import re
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -18,7 +21,9 @@ from serving.http.app import create_app
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
+from serving.service.service import WRITERS
 from serving.settings import Settings
+from serving.telemetry import metrics
 from tests.support.paths import ROOT
 from tests.support.worlds.serving import ITEMS, item_vectors, query_vector, save_towers, write_world
 
@@ -355,6 +360,37 @@ def test_what_cannot_be_written_is_not_acknowledged(client: TestClient, monkeypa
     response = client.put("/items/x", json={"features": {"group": "g1"}})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "not_written")
     assert "secret" not in response.text
+
+
+def test_a_write_whose_caller_was_told_that_it_is_late_never_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The caller has sent it again, and perhaps a later one: it must not undo these."""
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    settings = Settings(bundle=tmp_path / "bundle", state=tmp_path / "state", request_timeout_s=0.3)
+    refused: list[str] = []
+    monkeypatch.setattr(metrics, "refused", refused.append)
+    with TestClient(create_app(settings)) as client, ThreadPoolExecutor(WRITERS + 1) as callers:
+        service = client.app.state.service  # type: ignore[attr-defined]
+        delete, begun, gate = service.live.delete, list[str](), Event()
+
+        def held(items: list[str]) -> int:
+            begun.extend(items)
+            gate.wait(60)
+            return delete(items)
+
+        monkeypatch.setattr(service.live, "delete", held)
+        first = [callers.submit(client.delete, f"/items/held{number}") for number in range(WRITERS)]
+        while len(begun) < WRITERS:
+            time.sleep(0.01)
+        late = callers.submit(client.delete, "/items/late")
+        while len(refused) < WRITERS + 1:
+            time.sleep(0.01)
+        gate.set()
+        assert client.delete("/items/next").status_code == 200
+        told = [(each.result().status_code, each.result().json()["error"]["code"]) for each in (*first, late)]
+        assert told == [(503, "timeout")] * (WRITERS + 1)
+        assert sorted(begun) == [*(f"held{number}" for number in range(WRITERS)), "next"]
 
 
 def test_long_lists_are_not_looked_up_on_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,6 +151,32 @@ def test_in_short_an_unforeseen_exception_is_only_its_type(
         assert running.refused["b"].reason.startswith(f"{path}: {short}")
 
 
+@pytest.mark.parametrize("error", [BundleError, RuntimeError, MemoryError])
+def test_of_a_bundle_that_was_refused_nothing_stays_in_memory(
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener, error: type[Exception]
+) -> None:
+    refused: list[weakref.ref[Opened]] = []
+
+    def fail(path: Path) -> Exception:
+        opened = Opened(path)
+        opened.model.itself = opened  # type: ignore[assignment]
+        refused.append(weakref.ref(opened))
+        return error(opened.name)
+
+    opener.error = fail
+    (versions.root / "b" / "bad").touch()
+    gc.disable()
+    try:
+        for _ in range(3):
+            versions.activate("b")
+            running.check()
+            versions.activate("a")
+            running.check()
+        assert len(refused) == 3 and not any(each() for each in refused)
+    finally:
+        gc.enable()
+
+
 def test_naming_a_mended_bundle_again_is_enough(versions: Versions, running: ActiveBundles[Opened]) -> None:
     (versions.root / "b" / "bad").touch()
     versions.activate("b")

@@ -154,6 +154,20 @@ def test_only_those_that_answer_and_the_one_before_stay(mirror: Mirror, shop: Sh
     assert held(mirror) == ["b", "c"] and Versions(mirror.root).read().previous == ("b",)
 
 
+def test_what_a_start_could_not_remove_goes_with_the_next_look(mirror: Mirror, shop: Shop, read: list[str]) -> None:
+    """A machine that starts each morning finds another active bundle."""
+    for name, *before in (("b", "a"), ("c", "b", "a")):
+        shop.put(name)
+        shop.activate(name, *before)
+        mirror.follow_first(again=True)
+        assert name in held(mirror)
+        mirror.follow(again=False, answering=[name])
+    assert held(mirror) == ["b", "c"] and Versions(mirror.root).read().previous == ("b",)
+    read.clear()
+    mirror.follow(again=False, answering=["c"])
+    assert (read, held(mirror), active(mirror)) == ([], ["b", "c"], "c")
+
+
 def altered(shop: Shop, name: str) -> None:
     content = bytearray(shop.read(name))
     content[-1] ^= 1
