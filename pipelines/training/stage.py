@@ -182,13 +182,15 @@ def build_training(
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features, advance)
     refuse_empty_histories(config, events, tables)
-    zero_untrained_rows(model, tables, events, config.loss.positives)
-    start_rows(model, tables, events, replicas)
-    connect_graphs(model, tables, [events.past])
     alone = bool(tables.sequences) and all(
         each.kind in ("history", "sequence") for each in (config.features.query or {}).values()
     )
     counts = example_counts(events, data.manifest.items, tables) if alone else None
+    in_batch = config.negatives is not None and config.negatives.name == "in_batch"
+    scored = None if counts is None or not in_batch else counts > 0
+    zero_untrained_rows(model, tables, events, config.loss.positives, scored)
+    start_rows(model, tables, events, replicas)
+    connect_graphs(model, tables, [events.past])
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
     impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
     examples = training_examples(config, events, tables, catalogue, impressions, replicas, alone=alone)

@@ -59,10 +59,10 @@ class GraphEncoder(FeatureEncoder):
             ConfigError: the graph is too large to be pooled whole in each step.
         """
         if len(neighbours.row) > MOST_PAIRS and self.config.window != "earlier":
+            others = "set window = 'earlier', or take a history" if self.config.window == "all" else "or leave it out"
             raise ConfigError(
                 f"features: {self.spec.name!r} of kind 'neighbours' pools every pair of the graph in each step: at "
-                f"most {MOST_PAIRS:,}, got {len(neighbours.row):,}; lower its max_length, set window = 'earlier', or "
-                "take a history"
+                f"most {MOST_PAIRS:,}, got {len(neighbours.row):,}; lower its max_length, {others}"
             )
         self._graph = lambda: neighbours
         self.weight.assign(neighbours.weight)

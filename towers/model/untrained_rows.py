@@ -20,7 +20,13 @@ from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
 
 
-def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events, positives: int = 1) -> None:
+def zero_untrained_rows(
+    model: TwoTower,
+    tables: FeatureTables,
+    events: Events,
+    positives: int = 1,
+    scored: NDArray[np.bool_] | None = None,
+) -> None:
     """Zeroes every embedding row that none of `events` reads, in place; call it before the first step.
 
     A row that multiplies a number of a vector is read where that number, standardised, is not zero.
@@ -30,10 +36,11 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events, 
         tables: their looked-up features.
         events: the training events.
         positives: number of items that each example is to find.
+        scored: [items] which are the item of an example or drawn beside one; None for those of all events.
     """
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
-    sources = _read(tables, events, positives)
+    sources = _read(tables, events, positives, scored)
 
     def mark(encoder: FeatureEncoder, parts: Iterable[Array]) -> None:
         spec = encoder.spec
@@ -59,7 +66,9 @@ def zero_untrained_rows(model: TwoTower, tables: FeatureTables, events: Events, 
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
 
 
-def _read(tables: FeatureTables, events: Events, positives: int) -> dict[str, dict[str, Iterable[Array]]]:
+def _read(
+    tables: FeatureTables, events: Events, positives: int, scored: NDArray[np.bool_] | None
+) -> dict[str, dict[str, Iterable[Array]]]:
     """The rows that examples read, in parts, by side and feature."""
     items = _distinct(events.item)
     users = np.flatnonzero(np.diff(events.offsets))
@@ -70,6 +79,7 @@ def _read(tables: FeatureTables, events: Events, positives: int) -> dict[str, di
         node = name in tables.neighbours and each.others
         query[name] = [each.rows[items if node else _in_histories(each, events, positives)]]
     query |= {name: _clock(kind, events, tables) for name, kind in tables.clocks.items()}
+    items = items if scored is None else np.flatnonzero(scored)
     candidate: dict[str, Iterable[Array]] = {name: [rows[items]] for name, rows in tables.items.items()}
     candidate |= {name: [rows[users]] for name, rows in tables.audiences.items()}
     candidate |= {name: [rows[items]] for name, rows in tables.companions.items()}

@@ -186,10 +186,10 @@ class Retrieval(tfrs.Model):
         own, found = (teachers.items(self.features_of(r), r) for r in (inputs.item[:, 0], drawn.candidates.item))
         goal = Side(taught_by, tf.reduce_sum(taught_by * own, axis=1) - offset, found)
         candidates = in_blocks(drawn, inputs, loss, self.count, self._own_column(batch))
-        query *= self.towers.scale()
-        cut, taught = self.towers.candidate_tower.cut, []
+        scale, cut, taught = self.towers.scale(), self.towers.candidate_tower.cut, []
         for width, total in zip(self.widths, totals, strict=True):
             asked, one, vectors = (cut(each, width) for each in (query, item, drawn.vectors))
+            asked *= scale  # after the cut, which may make it a unit vector again
             student = Side(asked, tf.reduce_sum(asked * one, axis=1) - offset, vectors)
             entropy = distillation(student, goal, inputs.weight, candidates, half=self.half)
             taught.append((1 - teachers.share) * total + teachers.share * entropy)

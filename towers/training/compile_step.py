@@ -10,13 +10,12 @@ from towers.errors import ConfigError
 REMEDY = "set it to false"
 
 
-def compiled(step: Callable[[Any], tf.Tensor], one: Any, other: Callable[[], Any], *, jit_compile: bool) -> Any:
+def compiled(step: Callable[[Any], tf.Tensor], one: Any, *, jit_compile: bool) -> Any:
     """`step` as a `tf.function`.
 
     Args:
         step: maps a batch to a loss.
         one: a batch of tensors.
-        other: returns another batch.
         jit_compile: compile with XLA.
 
     Raises:
@@ -27,8 +26,7 @@ def compiled(step: Callable[[Any], tf.Tensor], one: Any, other: Callable[[], Any
         # graphs, which differ in the last bits.
         return tf.function(step, input_signature=[_of_any_size(one)], autograph=False)
     function = tf.function(step, reduce_retracing=True, autograph=False, jit_compile=True)
-    changing = sorted(_changing(one, other()))
-    if changing:
+    if changing := sorted(_changing(one)):
         raise ConfigError(
             f"train.jit_compile: how many rows {', '.join(changing)} reads changes from batch to batch, and XLA would "
             f"compile the step for each anew; {REMEDY}"
@@ -56,15 +54,9 @@ def _signature(part: Any) -> Any:
     return tf.TensorSpec(part.shape, part.dtype)
 
 
-def _changing(one: Any, other: Any) -> list[str]:
-    """Names of the parts of a batch whose shapes differ."""
-    mine, others = _shapes(one), _shapes(other)
-    return [name for name, shapes in mine.items() if shapes != others[name]]
-
-
-def _shapes(batch: Any) -> dict[str, list[tuple[int, ...]]]:
-    """The shapes of each part; each feature is a part with its own name."""
+def _changing(batch: Any) -> list[str]:
+    """Names of the parts of a batch that change in size, by their type: two batches may happen to be alike."""
     parts: dict[str, Any] = {}
     for name, part in batch._asdict().items():
         parts |= part if isinstance(part, Mapping) else {name: part}
-    return {name: [tuple(each.shape) for each in tf.nest.flatten(part)] for name, part in parts.items()}
+    return [name for name, part in parts.items() if isinstance(part, tuple)]

@@ -87,12 +87,7 @@ class Trainer:
             tf.train.Checkpoint(model=task.towers),
         )
         self._board = tf.summary.create_file_writer(str(directory / "tensorboard"))
-        self._step = compiled(
-            replicas.step(self._train_step),
-            first,
-            lambda: as_tensors(examples.batch(1, 0)),
-            jit_compile=config.jit_compile,
-        )
+        self._step = compiled(replicas.step(self._train_step), first, jit_compile=config.jit_compile)
         if not replicas.rank:
             self._checkpoints.restore()
         self.progress = agreed_state(replicas, self.progress, [*task.variables, *self.optimizer.variables])

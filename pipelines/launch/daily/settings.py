@@ -103,7 +103,7 @@ class Loop:
         except ConfigError as error:
             raise ConfigError(f"{file}: recipe: {error}") from None
         # The next day may start from this one.
-        train = config.train.model_copy(update={"keep_state": True})
+        train = config.train.model_copy(update={"keep_state": config.task == "retrieval"})
         loop = cls(settings.model_copy(update=paths), folder, config.model_copy(update={"train": train}))
         for key, path in paths.items():
             if key not in ("root", "work") and not path.exists():

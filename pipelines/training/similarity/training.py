@@ -11,12 +11,14 @@ from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.popularity import Counting
 from pipelines.dataset.vocabulary import learn_features
 from pipelines.training.similarity.labels import VALIDATION, Labels, questions, read_labels
+from towers.config.margin_losses import MOST_TRIPLETS, Triplet
 from towers.config.recipe import Config
 from towers.data.events import Events, Int32s
 from towers.data.feature_tables import FeatureTables
 from towers.data.item_ranks import ItemFeatures, ItemRanks
 from towers.data.item_relations import ByClass, counts
 from towers.data.similarity_examples import batches
+from towers.errors import ConfigError
 from towers.model.two_tower import TwoTower
 from towers.model.untrained_rows import zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
@@ -63,10 +65,23 @@ def similarity_training(
     features = ItemFeatures(tables.items, ItemRanks.of(items, data.manifest.items))
     against = config.similarity.against
     centres = int(relation.labels.shape[1]) if against == "centres" and isinstance(relation, ByClass) else 0
+    if centres and isinstance(relation, ByClass):
+        _refuse_large_triplets(config, relation, centres)
     task = Similarity(model, config, features, centres, replicas)
     train = config.train
     order = batches(relation, against, train.batch_size, train.seed, replicas.rank, replicas.count)
     return Training(task, replicas.source(order), _validation(config, labels, tables), relation.examples())
+
+
+def _refuse_large_triplets(config: Config, relation: ByClass, centres: int) -> None:
+    loss, batch = config.loss, min(config.train.batch_size, relation.examples())
+    classes = relation.padded().shape[1]
+    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch * classes * centres > MOST_TRIPLETS**3:
+        raise ConfigError(
+            f"train.batch_size: loss.mining = {loss.mining!r} compares the classes of each item, up to {classes:,}, "
+            f"with all {centres:,}: at most {MOST_TRIPLETS**3 // (classes * centres):,} items, or loss.mining = 'hardest'; "
+            f"got {batch:,}"
+        )
 
 
 def _validation(config: Config, labels: Labels, tables: FeatureTables) -> NeighbourValidation | None:

@@ -177,3 +177,22 @@ def test_recency_and_cooccurrence_need_the_order_of_the_events(
 def test_an_order_without_times_is_enough(world: Path, tmp_path: Path) -> None:
     config = recipe(time_gaps=False)
     assert train.run(config, world / "order", tmp_path / "run")["stages"][0]["epochs"] == 2
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("sampler", "unlearnt"), [("in_batch", ["b0", "b1", "b2", "rare"]), ("uniform", [])])
+def test_an_item_that_no_example_takes_or_draws_is_not_served_as_if_learnt(
+    sampler: str, unlearnt: list[str], tmp_path: Path
+) -> None:
+    """Of a user's first moment no event is an example: there is nothing before it."""
+    taken = [(f"u{u}", f"i{(u + n) % ITEMS}", FIRST + 86_400 * (n + 1) + u) for u in range(USERS) for n in range(6)]
+    taken += [("solo", "rare", FIRST), *(("batch", f"b{n}", FIRST) for n in range(3))]
+    frame = pl.DataFrame(taken, schema=["user_id", "item_id", "timestamp"], orient="row")
+    frame.write_parquet(tmp_path / "events.parquet")
+    prepare.run(DataConfig(split="global_time"), tmp_path / "events.parquet", tmp_path / "dataset")
+    raw = recipe().model_dump(mode="json", exclude_unset=True)
+    drawn = {"name": sampler} | ({"negatives": 64} if sampler == "uniform" else {})
+    train.run(parse_config(raw | {"sampler": drawn}), tmp_path / "dataset", tmp_path / "run")
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    served = {*open_recaller(tmp_path / "bundle").bundle.item_names}
+    assert sorted({name for _, name, _ in taken} - served) == unlearnt

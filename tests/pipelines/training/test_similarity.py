@@ -17,6 +17,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.ingest import prepare
 from pipelines.training import check, train
+from pipelines.training.similarity import training
 from pipelines.training.similarity.labels import HELD_OUT, TRAINING, VALIDATION, pairs_digest, read_labels, read_pairs
 from pipelines.training.similarity.training import similarity_training
 from serving.bundle.reader import Bundle
@@ -148,6 +149,19 @@ BAD_PAIRS = [
     ("item_a,item_b\ni00,\n", DataError, "column 'item_b': no id"),
     ("item_a,item_b\n", ConfigError, "similarity.pairs: 0 of 0 labelled items train; it takes at least 2"),
 ]
+
+
+def test_triplets_of_more_classes_than_fit_in_memory_are_refused(world: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "MOST_TRIPLETS", 2)
+    loss = {"name": "triplet", "mining": "all"}
+    told = (
+        r"train\.batch_size: loss\.mining = 'all' compares the classes of each item, up to 1, with all 3: at most 2 "
+        r"items, or loss\.mining = 'hardest'; got 8"
+    )
+    with pytest.raises(ConfigError, match=told):
+        check.run(recipe(loss=loss), world / "data")
+    check.run(recipe(loss=loss | {"mining": "hardest"}), world / "data")
+    check.run(recipe(loss=loss, train={"batch_size": 2}), world / "data")
 
 
 @pytest.mark.parametrize(("content", "error", "message"), BAD_PAIRS)

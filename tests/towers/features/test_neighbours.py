@@ -174,8 +174,10 @@ def test_a_masked_share_of_the_examples_trains_without_neighbours() -> None:
 
 def test_a_graph_too_large_for_a_step_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("towers.features.neighbours.MOST_PAIRS", 8)
-    with pytest.raises(ConfigError, match=r"'f' of kind 'neighbours' .* at most 8, got 9; lower its max_length"):
-        encoder()
+    for window, others in (("all", "set window = 'earlier', or take a history"), (None, "or leave it out")):
+        told = f"'f' of kind 'neighbours' .* at most 8, got 9; lower its max_length, {others}$"
+        with pytest.raises(ConfigError, match=told):
+            encoder(window=window)
 
 
 def test_a_mask_takes_whole_examples_of_a_bag() -> None:

@@ -1,5 +1,6 @@
 """A model with teachers: its loss by slow loops over their vectors, and what the teachers' gradients do not change."""
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -46,21 +47,22 @@ def factors_of(seed: int) -> Factors:
 
 @pytest.mark.parametrize(("dimension", "factors"), [(8, None), (12, None), (12, factors_of(1))])
 @pytest.mark.parametrize("correction", [0.0, 1.0])
+@pytest.mark.parametrize("widths", [(), (4,)], ids=["whole", "cut, too"])
 def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(
-    correction: float, dimension: int, factors: Factors | None
+    widths: tuple[int, ...], correction: float, dimension: int, factors: Factors | None
 ) -> None:
     model = {"dimension": 8, "temperature": 0.5}
-    plain, taught, teachers, batch = tasks(
-        model | {"dimension": dimension}, factors, loss={"correction": correction}, model=model
-    )
+    loss = {"correction": correction, "matryoshka": widths}
+    plain, taught, teachers, batch = tasks(model | {"dimension": dimension}, factors, loss=loss, model=model)
     item = batch.item.numpy()[:, 0]
     count = len(item)
 
-    def log_shares(towers: list[TwoTower], i: int) -> np.ndarray:
+    def log_shares(towers: list[TwoTower], i: int, width: int) -> np.ndarray:
         """Of the example's own item, then of the items of the other examples that are not the same one."""
         columns = [i, *(j for j in range(count) if item[j] != item[i])]
+        items = taught.features_of(batch.item[:, 0])
         cosines = [
-            unit(one.query_tower(batch.query)) @ unit(one.candidate_tower(taught.features_of(batch.item[:, 0]))).T
+            unit(one.query_tower(batch.query)[:, :width]) @ unit(one.candidate_tower(items)[:, :width]).T
             for one in towers
         ]
         # Every item of this world has as many events as any other.
@@ -70,8 +72,8 @@ def test_the_loss_is_the_share_of_the_events_and_that_of_the_teachers(
         return np.asarray(logits - np.log(np.sum(np.exp(logits))))
 
     entropies = []
-    for i in range(count):
-        log_p, log_t = log_shares([taught.towers], i), log_shares(teachers, i)
+    for i, width in product(range(count), (*widths, 8)):
+        log_p, log_t = log_shares([taught.towers], i, width), log_shares(teachers, i, dimension)
         entropies.append(np.sum(np.exp(log_t) * (log_t - log_p)))
     expected = (1 - SHARE) * float(plain.compute_loss(batch)) + SHARE * np.mean(entropies)
     assert float(taught.compute_loss(batch)) == pytest.approx(expected, rel=1e-5)

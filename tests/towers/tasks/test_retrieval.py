@@ -354,7 +354,7 @@ def test_the_scores_of_a_whole_batch_are_never_in_memory(kind: str, with_id: boo
         Batch(features, own, one > 0, one, nothing, nothing, np.arange(size), one[:, 0], np.zeros(2, np.int32))
     )
     task.create_weights(batch)
-    step = compiled(task.compute_loss, batch, lambda: batch, jit_compile=False)
+    step = compiled(task.compute_loss, batch, jit_compile=False)
     shapes = [out.shape for each in step.get_concrete_function(batch).graph.get_operations() for out in each.outputs]
     assert [shape for shape in shapes if shape.rank == 1 and shape[0] == many]
     assert not [shape for shape in shapes if shape.rank == 2 and shape[1] == many]

@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from tests.support.worlds.training import group_world, recipe, task_of, trainer
 from towers.config.features import IdFeature, MultiFeature
+from towers.data.bags import distinct_bag
 from towers.data.batch import Batch
 from towers.data.feature_tables import FeatureTables
 from towers.errors import ConfigError
@@ -41,6 +42,12 @@ def test_lists_are_refused_for_their_size_changes(tmp_path: Path) -> None:
         Trainer(task, examples, config.optimizer, config.train, tmp_path)
 
 
+def test_parts_that_change_in_size_are_refused_where_two_batches_are_alike() -> None:
+    batch = Batch({"past": distinct_bag(np.ones((4, 2), np.int32))}, *[np.ones((4, 1), np.int64)] * 8)
+    with pytest.raises(ConfigError, match=r"train.jit_compile: how many rows past reads changes from batch to batch"):
+        compiled(lambda _: tf.constant(0.0), batch, jit_compile=True)
+
+
 def test_what_xla_has_no_kernel_for_is_refused_before_a_step(tmp_path: Path) -> None:
     events, tables, _ = group_world()
     _, examples = task_of(recipe(), events, tables)
@@ -52,5 +59,5 @@ def test_what_xla_has_no_kernel_for_is_refused_before_a_step(tmp_path: Path) -> 
         return tf.strings.length(tf.strings.as_string(batch.weight))[0]
 
     with pytest.raises(ConfigError, match=r"train.jit_compile: XLA cannot compile this step .* set it to false"):
-        compiled(step, batch, lambda: batch, jit_compile=True)
+        compiled(step, batch, jit_compile=True)
     assert int(count) == 0

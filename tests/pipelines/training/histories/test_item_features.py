@@ -252,6 +252,14 @@ def test_columns_that_cannot_be_read_are_refused(
         train.run(recipe({"past": {"kind": kind, "item_features": names}}, IDS), world / "dataset", tmp_path / "run")
 
 
+def test_the_width_of_a_derived_column_is_compared_with_that_of_the_history(world: Path) -> None:
+    past = {"kind": "history", "item_features": ["category"], "share_item_table": False, "dimension": 4}
+    config = parse_config({"features": {"query": {"past": past}}, "model": {"dimension": 16, "combine": "concat"}})
+    told = r"past\.item_features: 'category' shares the table of features\.candidate\.category, of width 16"
+    with pytest.raises(ConfigError, match=told):
+        check.run(config, world / "dataset")
+
+
 def test_widths_that_cannot_be_added_are_refused(world: Path) -> None:
     concat = {"combine": "concat"}
     narrow = WITH_KIND | {"sort": {"kind": "categorical", "column": "category", "dimension": 3}}
