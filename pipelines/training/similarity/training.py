@@ -76,11 +76,11 @@ def similarity_training(
 def _refuse_large_triplets(config: Config, relation: ByClass, centres: int) -> None:
     loss, batch = config.loss, min(config.train.batch_size, relation.examples())
     classes = relation.padded().shape[1]
-    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch * classes * centres > MOST_TRIPLETS**3:
+    most = MOST_TRIPLETS**3 // (classes * centres)
+    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch > most:
         raise ConfigError(
             f"train.batch_size: loss.mining = {loss.mining!r} compares the classes of each item, up to {classes:,}, "
-            f"with all {centres:,}: at most {MOST_TRIPLETS**3 // (classes * centres):,} items, or loss.mining = 'hardest'; "
-            f"got {batch:,}"
+            f"with all {centres:,}: at most {most:,} items, or loss.mining = 'hardest'; got {batch:,}"
         )
 
 
