@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import choices, derive, input_name
-from towers.config.compatibility import refuse_combination
 from towers.config.feature_section import Side
 from towers.config.feature_sides import Features
 from towers.config.features import KINDS, Feature
@@ -55,12 +54,7 @@ def resolve_features(config: Config, dataset: Dataset) -> Config:
         )
     if similarity:
         _check_unlabelled(config, sides.candidate or {})
-    config = config.model_copy(update={"features": sides})
-    try:
-        refuse_combination(config)  # of the derived side, too
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-    return config
+    return config.with_features(sides)
 
 
 def _with_changes(config: Config, sides: Features, dataset: Dataset) -> Config:

@@ -66,6 +66,19 @@ class Config(Section):
         refuse_combination(self)
         return self
 
+    def with_features(self, features: Features) -> "Config":
+        """Returns the recipe with other features.
+
+        Raises:
+            ConfigError: they do not fit its other settings.
+        """
+        config = self.model_copy(update={"features": features})
+        try:
+            refuse_combination(config)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
+        return config
+
     @property
     def negatives(self) -> SamplerConfig | None:
         """The sampler, if the loss takes one."""

@@ -406,6 +406,7 @@ def test_features_are_derived_where_the_recipe_has_none(world: Path) -> None:
     }
 
 
+@pytest.mark.long
 def test_an_unfinished_run_goes_on_and_refit_trains_on_both_splits(
     world: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def test_a_damaged_bundle_is_told_before_anything_listens(tmp_path: Path) -> Non
         look.run([tmp_path / "world"], browse=False)
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_it_answers_on_this_machine_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
     # Settings of a service are not its own.

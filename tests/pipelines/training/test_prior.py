@@ -73,6 +73,7 @@ def recipe(epochs: int = 3, **model: object) -> Config:
     )
 
 
+@pytest.mark.long
 def test_a_refit_for_timed_events_alone_trains_twice_where_there_are_times(world: Path) -> None:
     config = recipe()
     config = config.model_copy(update={"data": config.data.model_copy(update={"refit": "timed"})})
@@ -238,6 +239,7 @@ def test_the_report_says_what_validation_chose(world: Path, without_prior: Path,
             assert f"Chosen on validation: {told}." in unescape(text)
 
 
+@pytest.mark.long
 def test_the_prior_recalls_more_than_the_model_without_it(world: Path, without_prior: Path, tmp_path: Path) -> None:
     assert stage(without_prior.with_name("run"))["prior"] is None
     assert Bundle.open(without_prior).manifest.prior is None
@@ -257,6 +259,7 @@ def test_the_report_ranks_as_the_service_answers(world: Path) -> None:
         assert recalled.ids == data.items["item_id"].gather(ranked[place]).to_list()
 
 
+@pytest.mark.long
 def test_a_second_training_on_both_splits_keeps_the_prior_that_validation_chose(world: Path, tmp_path: Path) -> None:
     config = recipe()
     config = config.model_copy(update={"data": config.data.model_copy(update={"refit": True})})
@@ -316,6 +319,7 @@ def ordered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.long
 def test_lists_in_order_without_a_clock_have_a_prior_of_all_known_events(ordered: Path) -> None:
     data, chosen = Dataset.open(ordered / "dataset"), stage(ordered / "run")["prior"]
     assert data.manifest.time_unit == "order" and isinstance(chosen, dict)

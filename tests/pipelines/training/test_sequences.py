@@ -174,6 +174,7 @@ def test_recency_and_cooccurrence_need_the_order_of_the_events(
         train.run(config, world / "random", tmp_path / "run")
 
 
+@pytest.mark.long
 def test_an_order_without_times_is_enough(world: Path, tmp_path: Path) -> None:
     config = recipe(time_gaps=False)
     assert train.run(config, world / "order", tmp_path / "run")["stages"][0]["epochs"] == 2

@@ -115,6 +115,7 @@ def test_a_run_with_teachers_resumes_to_the_same_weights(
     assert not (tmp_path / "whole" / TEACHERS).exists()
 
 
+@pytest.mark.long
 def test_a_resumed_run_took_at_least_the_seconds_of_all_its_epochs(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

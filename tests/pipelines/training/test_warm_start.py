@@ -211,6 +211,7 @@ def test_learned_frequencies_of_the_batch_keep_their_share(world: Path, tmp_path
     assert max(expected) > 10
 
 
+@pytest.mark.long
 def test_an_interrupted_warm_run_goes_on_as_if_it_had_not_been(world: Path, tmp_path: Path) -> None:
     settings = {"train": {"checkpoint_steps": 3}}
     whole = built(world, tmp_path / "whole", world / "run", **settings)

@@ -105,6 +105,7 @@ def done(dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> Done:
     return searched(Formula(), dataset, tmp_path_factory.mktemp("done") / "r.toml", trials=TRIALS)
 
 
+@pytest.mark.long
 def test_the_search_climbs_to_where_the_formula_is_best(done: Done) -> None:
     assert len(done.rows) == TRIALS
     starts = [row["metric"] for row in done.rows if row["origin"] == "start"]
@@ -114,6 +115,7 @@ def test_the_search_climbs_to_where_the_formula_is_best(done: Done) -> None:
     assert done.rows[0]["metric"] > max(starts) + 0.02
 
 
+@pytest.mark.long
 def test_the_steps_are_of_the_family_that_promises_most(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +283,7 @@ def test_a_trial_knows_the_epochs_of_the_best_of_its_family(done: Done) -> None:
     assert families == {"ids", "graph", "history"}
 
 
+@pytest.mark.long
 def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Path, tmp_path: Path) -> None:
     formula = Formula(slow=lambda config: family_of(config) == "graph" and config.train.batch_size < 8192)
     found = searched(formula, dataset, tmp_path / "r.toml", trials=8)

@@ -121,6 +121,7 @@ COMPILED = [
 ]
 
 
+@pytest.mark.long
 def test_compiled_losses_equal_those_that_are_not() -> None:
     worlds = [world(name) for name, _ in COMPILED]
     inputs = [

@@ -86,6 +86,7 @@ NO_AVERAGE: dict[str, Any] = {"weight_decay": 0.01, "schedule": "cosine", "warmu
 AVERAGED: dict[str, Any] = {"optimizer": NO_AVERAGE | {"average": 0.9}}
 
 
+@pytest.mark.long
 def test_a_run_stopped_while_it_validates_averages_goes_on_bit_for_bit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -101,6 +101,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch, rows: int) -> list[str]:
     return done
 
 
+@pytest.mark.long
 def test_shards_are_one_run_in_order_and_go_on_after_a_kill(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "BLOCK_ROWS", 7)
     monkeypatch.setattr(command, "PART_ROWS", 14)
