@@ -1,6 +1,7 @@
 """Cuts a number into bands of about equal size."""
 
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,15 +38,19 @@ def bands(group: str, what: str, values: NDArray[np.float64] | NDArray[np.int64]
 def _edges(values: NDArray[np.float64] | NDArray[np.int64]) -> NDArray[Any]:
     """Returns the least value of each band, ascending: every value if there are few, else quantiles.
 
-    Where many are equal quantiles fall together: such a value is a band of its own, and the next one begins after it.
+    A value that fills a band is one of its own; those between two such values are cut by themselves.
     """
-    different = np.unique(values)
+    different, counts = np.unique(values, return_counts=True)
     if len(different) <= BANDS:
         return different
-    quantiles = np.quantile(values, np.linspace(0, 1, BANDS + 1)[:-1], method="lower")
-    edges, times = np.unique(quantiles, return_counts=True)
-    after = np.searchsorted(different, edges[times > 1], side="right")
-    return np.union1d(edges, different[after[after < len(different)]])
+    full = BANDS * counts >= len(values)
+    begins = np.flatnonzero(full | np.append(True, full[:-1]))
+    edges = []
+    for begin, end in pairwise([*begins.tolist(), len(different)]):
+        some = np.repeat(different[begin:end], counts[begin:end])
+        parts = max(1, round(BANDS * len(some) / len(values)))
+        edges.append(np.quantile(some, np.linspace(0, 1, parts + 1)[:-1], method="lower"))
+    return np.unique(np.concatenate(edges))
 
 
 def _distinct(values: Iterable[float]) -> dict[float, str]:

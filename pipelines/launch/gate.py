@@ -158,13 +158,12 @@ def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: O
 def _judgements(rules: Rules, judged: Opened, before: Opened | None) -> Iterator[Judgement]:
     if judged.report is not None:
         reports = Reports(judged.report, None if before is None else before.report)
-        if rules.of_both_reports:
-            reports.refuse_other_prior()
         # Rules know no protocol, so who reads a judgement must see one that is not the usual.
         words = "; ".join(judged.report.content.get("protocol_options", {}).get("words", ()))
+        prior = reports.baseline_prior() if rules.of_both_reports else ""
         of_slices = (judgement for rule in rules.slices for judgement in reports.judge_slices(rule))
         for each in (*map(reports.judge_metric, rules.metrics), *of_slices):
-            yield each.model_copy(update={"note": "; ".join(filter(None, (each.note, words)))})
+            yield each.model_copy(update={"note": "; ".join(filter(None, (each.note, words, prior)))})
         if rules.findings is not None:
             yield from reports.judge_findings(rules.findings)
     if rules.index is not None:

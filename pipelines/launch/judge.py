@@ -90,15 +90,14 @@ class Reports:
                     "a difference needs both reports on the same"
                 )
 
-    def refuse_other_prior(self) -> None:
-        """Refuses reports of which one model alone may know test events by its prior.
-
-        Raises:
-            DataError: names both and the finding.
-        """
-        if self.baseline is not None:
-            later, other = (finding(each.content, LATER_PRIOR) for each in (self.candidate, self.baseline))
+    def baseline_prior(self) -> str:
+        """Says that the prior of the baseline alone may count test events; raises DataError if the candidate's does."""
+        if self.baseline is None:
+            return ""
+        later, other = (finding(each.content, LATER_PRIOR) for each in (self.candidate, self.baseline))
+        if later:
             refuse_other_prior(self.candidate.path, later, self.baseline.path, other)
+        return f"{self.baseline.path}: {other}" if other and not later else ""
 
     def judge_metric(self, rule: FigureRule) -> Judgement:
         """Judges one figure over all test users.
@@ -135,9 +134,13 @@ class Reports:
                     f"{self.candidate.path}: has no slice {name!r}, but the baseline's report has; "
                     f"{same_slices(part['group'], self.candidate.content)}"
                 )
+        there = {part["group"] for part in found.values()}
+        empty = [group for group in rule.groups or () if group not in there]
         if all(part["users"] < rule.least_users for part in found.values()):
+            empty = [*(rule.groups or ("all",))]
+        if empty:
             yield Judgement(
-                rule=f"{rule.metric} of {rule.ranker}, {', '.join(rule.groups or ('all',))} slices",
+                rule=f"{rule.metric} of {rule.ranker}, {', '.join(empty)} slices",
                 figure=None,
                 limit=rule.text,
                 passed=rule.unjudged == "pass",

@@ -124,9 +124,7 @@ def refuse_other_prior(path: Path, later: str, other_path: Path, other: str) -> 
     """
     if bool(later) != bool(other):
         knows, not_it = (path, other_path) if later else (other_path, path)
-        raise DataError(
-            f"{knows}: {later or other}, and that of {not_it} counts none of them; compare it as it was trained"
-        )
+        raise DataError(f"{knows}: {later or other}, and {not_it} has no such finding; compare it as it was trained")
 
 
 def refuse_different(members: Sequence[Member]) -> None:

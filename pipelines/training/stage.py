@@ -187,7 +187,8 @@ def build_training(
     )
     counts = example_counts(events, data.manifest.items, tables) if alone else None
     in_batch = config.negatives is not None and config.negatives.name == "in_batch"
-    scored = None if counts is None or not in_batch else counts > 0
+    others = config.contrast.weight or getattr(config.loss, "impressions", 0)  # score any item
+    scored = counts > 0 if counts is not None and in_batch and not others else None
     zero_untrained_rows(model, tables, events, config.loss.positives, scored)
     start_rows(model, tables, events, replicas)
     connect_graphs(model, tables, [events.past])

@@ -100,9 +100,10 @@ def impressions(body: ImpressionsRequest, settings: Settings) -> list[journal.Im
 
 
 async def write(request: Request, change: Callable[[], T]) -> T:
-    """Makes a change in a thread, among few at a time; one whose caller has got 503 does not begin.
+    """Makes a change in a thread, among few at a time; one that waits for its turn when its caller gets 503 is dropped.
 
-    The caller sends it again, perhaps to another worker, and then the next one, which an old one must not undo.
+    The caller sends it again, perhaps to another worker, and then the next one, which an old one must not undo. One
+    that has begun goes on, and may still wait for the journal.
 
     Raises:
         RequestError: the change could not be kept, or came too late.

@@ -131,6 +131,7 @@ class Limits:
         try:
             await self.app(scope, exchange.receive, noting)
         finally:
+            del scope["state"][EXCHANGE]  # a cycle, which only the collector would free
             leave()
 
     def _full(self, work: Work) -> str | None:

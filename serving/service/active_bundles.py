@@ -179,6 +179,7 @@ class ActiveBundles(Generic[T]):
             self._note(path.name, None)
             return ActiveBundle(path.name, opened, stamp)
         gc.collect()  # what was opened is full of cycles
+        _trim()
         # Of an unexpected exception only the type: its text may hold anything.
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
         self._note(path.name, _Refusal(reason=reason, short=short, stamps=stamps))

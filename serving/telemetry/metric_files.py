@@ -28,9 +28,9 @@ def reserve(directory: Path) -> None:
     Raises:
         DiskFullError: there is no space for them.
     """
+    directory.mkdir(parents=True, exist_ok=True)  # one below /tmp or /run is gone after each start of the machine
     if not hasattr(os, "posix_fallocate"):  # macOS has none
         return
-    directory.mkdir(parents=True, exist_ok=True)  # one below /tmp or /run is gone after each start of the machine
     paths = [directory / f"{kind}_{os.getpid()}.db" for kind in KINDS]
     # Others read every file of `directory` as whole: these come to it with their space.
     with telling_full_disk(directory), TemporaryDirectory(dir=directory) as aside:

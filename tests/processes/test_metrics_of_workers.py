@@ -103,6 +103,15 @@ def test_a_killed_worker_takes_no_count_with_it(service: RunningService, log: Pa
     assert {recalls(exposed(service)) for _ in range(10)} == {recalls(before) + 40}
 
 
+def test_how_many_workers_there_should_be_follows_the_signals(service: RunningService, log: Path) -> None:
+    assert exposed(service).of("towers_workers_wanted") == [2]
+    for number, wanted in ((signal.SIGTTIN, 3), (signal.SIGTTOU, 2)):
+        service.process.send_signal(number)
+        for name in ("towers_workers_wanted", "towers_workers"):
+            told = f"{name} is {wanted}"
+            eventually(lambda name=name, wanted=wanted: exposed(service).of(name) == [wanted], told, START_S)
+
+
 def test_after_a_swap_the_old_version_reads_0(service: RunningService, root: Path) -> None:
     def answering(name: str) -> float:
         return exposed(service).sum("towers_bundle_answers", role="active", bundle=name, version=name)

@@ -81,6 +81,7 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
                 f'{REQUESTS}{{route="/events",status="200"}}': "0+9x20",
             },
             {f'{REQUESTS}{{route="/events",status="422"}}': "0+9x20"},
+            {f'{REQUESTS}{{route="/events",status="429"}}': "0+9x20"},  # the service is full
             {f'{REQUESTS}{{route="/events",status="503"}}': "0x9 1x20"},
         ],
     ),

@@ -65,8 +65,6 @@ def _no_queries(config: "Config") -> Iterator[str]:
         yield "data.refit: task = 'similarity' learns from labels, not from the splits' events; set it to false"
     if not config.train.choose_epoch:
         yield "train.choose_epoch: task = 'similarity' keeps the epoch that its held-out items choose; set it to true"
-    if config.train.keep_state:
-        yield "train.keep_state: task = 'similarity' has no warm start, which would read it; set it to false"
     if config.train.weighted:
         yield "train.weighted: task = 'similarity' learns from labels, not from weighted events; set it to false"
     if config.train.recency > 1:

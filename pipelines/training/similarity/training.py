@@ -75,9 +75,11 @@ def similarity_training(
 
 def _refuse_large_triplets(config: Config, relation: ByClass, centres: int) -> None:
     loss, batch = config.loss, min(config.train.batch_size, relation.examples())
-    classes = relation.padded().shape[1]
+    if not isinstance(loss, Triplet) or loss.mining == "hardest":
+        return
+    classes = int(np.diff(relation.labels.indptr).max(initial=1))
     most = MOST_TRIPLETS**3 // (classes * centres)
-    if isinstance(loss, Triplet) and loss.mining != "hardest" and batch > most:
+    if batch > most:
         raise ConfigError(
             f"train.batch_size: loss.mining = {loss.mining!r} compares the classes of each item, up to {classes:,}, "
             f"with all {centres:,}: at most {most:,} items, or loss.mining = 'hardest'; got {batch:,}"

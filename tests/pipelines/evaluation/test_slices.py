@@ -138,6 +138,14 @@ def test_a_number_is_cut_into_bands_that_cover_everybody_once(content: tuple[dic
         ({0: 800} | dict.fromkeys(range(1, 201), 1), {"0": 800, "1 to 200": 200}),
         (dict.fromkeys(range(200), 1) | {500: 800}, {"0 to 199": 200, "500": 800}),
         ({1: 300, 5: 500} | dict.fromkeys(range(6, 206), 1), {"1": 300, "5": 500, "6 to 205": 200}),
+        (
+            dict.fromkeys(range(249), 1) | {300: 499} | dict.fromkeys(range(400, 652), 1),
+            {"0 to 248": 249, "300": 499, "400 to 651": 252},
+        ),
+        (
+            dict.fromkeys(range(260), 1) | {500: 300} | dict.fromkeys(range(600, 1040), 1),
+            {"0 to 259": 260, "500": 300, "600 to 818": 219, "819 to 1,039": 221},
+        ),
     ],
 )
 def test_a_value_that_many_share_is_a_band_of_its_own(counts: dict[int, int], bands: dict[str, int]) -> None:

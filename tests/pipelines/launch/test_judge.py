@@ -399,27 +399,30 @@ def test_reports_of_other_data_or_another_protocol_are_not_compared() -> None:
             Reports(one, other)
 
 
-@pytest.mark.parametrize("renewed", [0, 1])
-def test_a_difference_to_a_prior_that_knows_the_test_is_not_judged(renewed: int) -> None:
+def test_a_candidate_whose_prior_knows_the_test_is_not_judged_beside_one_that_does_not() -> None:
     finding = {"name": "prior of the test's time", "text": "it knows the test", "value": 2.0}
-    sides = [
-        made({"FR": part(0.3, 0.01)}, [finding] if place == renewed else [], Path(name))
-        for place, name in enumerate(("new", "old"))
-    ]
-    own, before = (gate.Opened(Mock(), "digest", each) for each in sides)
+    knows, other = (
+        gate.Opened(Mock(), "digest", made({"FR": part(0.3, 0.01)}, found, Path(name)))
+        for name, found in (("knows", [finding]), ("other", []))
+    )
     rule = SliceRule(metric="recall@20", bound="value", at_least=0, groups=("country",))
-    assert [each.passed for each in gate._judgements(Rules(slices=(rule,)), own, before)] == [True]
+    assert [each.passed for each in gate._judgements(Rules(slices=(rule,)), knows, other)] == [True]
     relative = Rules(slices=(rule.model_copy(update={"relative": "difference"}),))
-    knows, other = ("new", "old") if renewed == 0 else ("old", "new")
-    with pytest.raises(DataError, match=f"^{knows}: it knows the test, and that of {other} counts none of them; comp"):
-        list(gate._judgements(relative, own, before))
-    both = [gate.Opened(Mock(), "digest", sides[renewed])] * 2
-    assert [each.passed for each in gate._judgements(relative, *both)] == [True]
+    with pytest.raises(DataError, match=r"^knows: it knows the test, and other has no such finding; compare it as"):
+        list(gate._judgements(relative, knows, other))
+    for own, before, told in ((other, knows, True), (knows, knows, False), (other, other, False)):
+        (judged,) = gate._judgements(relative, own, before)
+        assert judged.passed and judged.note.endswith("; knows: it knows the test") == told
 
 
 @pytest.mark.parametrize("unjudged", ["pass", "refuse"])
 @pytest.mark.parametrize("group", ["new_items", "items", "item age"])
 def test_a_group_without_targets_is_not_judged(group: str, unjudged: Any) -> None:
     rule = SliceRule(metric="recall@20", bound="low", at_least=0.05, groups=(group,), unjudged=unjudged)
-    judged = next(iter(Reports(made({"FR": part(0.3, 0.01)}), None).judge_slices(rule)))
+    report = Reports(made({"FR": part(0.3, 0.01)}), None)
+    judged = next(iter(report.judge_slices(rule)))
     assert (judged.passed, judged.note) == (unjudged == "pass", "not judged: no slice has at least 100 users")
+    if group != "new_items":  # which has a slice, without users
+        missing, found = report.judge_slices(rule.model_copy(update={"groups": (group, "country")}))
+        assert (missing.rule, missing.passed) == (f"recall@20 of index, {group} slices", unjudged == "pass")
+        assert found.passed and found.figure == pytest.approx(0.29)

@@ -243,11 +243,6 @@ def test_a_feature_of_a_side_changes_the_spelt_out_side_or_else_the_derived_one(
             ["task=similarity", "similarity.column=x"],
             r"features\.query: task = 'similarity' trains the item tower",
         ),
-        (
-            "",
-            ["task=similarity", "similarity.column=x", "train.keep_state=true"],
-            r"train\.keep_state: task = 'similarity' has no warm start, which would read it; set it to false",
-        ),
     ],
 )
 def test_a_change_of_a_derived_feature_that_cannot_be_is_refused_without_a_data_set(
