@@ -1,6 +1,7 @@
 """The limits over real sockets, with both parsers: which requests are refused, how, and what follows."""
 
 import asyncio
+import gc
 
 import numpy as np
 import pytest
@@ -34,6 +35,26 @@ def test_above_the_limit_429_comes_at_once_and_the_connection_stays(refused: lis
         assert refused == ["concurrency"] * 3
 
     in_world(test, max_concurrent=2, http=http)
+
+
+@parsers
+def test_requests_leave_nothing_for_the_garbage_collector(http: str) -> None:
+    """A collection delays every answer, so few are made (`serving.recall.loading`)."""
+
+    async def test(world: World) -> None:
+        caller = await world.caller()
+        for number in range(60):
+            if number == 10:
+                gc.collect()
+            caller.send("/recall", b"x")
+            assert (await caller.answer())[0] == 200
+        assert gc.collect() < 50
+
+    gc.disable()
+    try:
+        in_world(test, http=http)
+    finally:
+        gc.enable()
 
 
 def test_a_refusal_has_the_one_shape_and_an_id_of_its_own() -> None:
