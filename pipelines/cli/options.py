@@ -28,7 +28,10 @@ def bundle_place(text: str) -> Path | str:
 
 
 Recipe = Annotated[
-    Path, typer.Option("--config", help="The recipe: a TOML file, or the name of one that comes with towers: default.")
+    Path,
+    typer.Option(
+        "--config", help="The recipe: a TOML file, or the name of one that comes with towers, such as default."
+    ),
 ]
 Overrides = Annotated[
     list[str],

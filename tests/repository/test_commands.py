@@ -43,6 +43,7 @@ LEFT_OUT = {
     "rsync": "copies to another machine",
     "cd towers": "on that machine",
     "TF_CONFIG=": "waits for the other machine; tests/pipelines/training/test_local_workers.py starts two processes",
+    "towers track": "needs a server of MLflow; tests/pipelines/launch/test_tracking.py starts one",
     "towers tune": "searches for an hour; tests/pipelines/tuning gives it seconds",
 }
 PAGES = {
@@ -55,6 +56,7 @@ def commands(page: str) -> list[str]:
     """The commands of the shell blocks of a page: continued lines joined, comments and those of `LEFT_OUT` removed."""
     blocks = [text for language, text in FENCE.findall(PAGES[page]) if language == "sh"]
     lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    lines = [re.sub(r"^KEY=\$\((.*?)\)", r"\1", line) for line in lines]  # `Shell` keeps the key
     lines = [line.removeprefix(".venv/bin/") for line in lines if line.strip() and not line.startswith("#")]
     return [line for line in lines if not line.startswith(tuple(LEFT_OUT))]
 
@@ -68,7 +70,7 @@ class Shell:
         self.key = ""
 
     def run(self, line: str) -> None:
-        words = shlex.split(line, comments=True)
+        words = [word for word in shlex.split(line, comments=True) if word != "&"]
         if words[:2] == ["towers", "serve"]:
             self.serve(words[2:])
         elif words[0] == "towers":
