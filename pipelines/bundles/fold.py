@@ -6,7 +6,7 @@ replays only later ones.
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,8 @@ from serving.bundle.manifest import MANIFEST, LiveInfo, Manifest
 from serving.bundle.prior import count_of, log_share
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, version_after, write_bundle
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.journal_rows import UNTYPED
 from serving.catalogue.overlay import OverlayView
 from serving.catalogue.updates import CatalogueUpdates
 from serving.files.database_url import DatabaseUrl
@@ -62,11 +64,12 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
             live.attach(recaller.catalogue)
             before, prior = opened.manifest.live, opened.manifest.prior
             counted = before.events if before is not None and before.journal == journal.identity else 0
-            events = journal.events_since(counted)
+            events = journal.events_since(0)
         held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
     # Events that the prior already counted in its own data must not count twice.
     until = -1 if prior is None or prior.until is None else prior.until
-    taken = Counter(event.item_id for _, event in events if event.time > until)
+    trained = _as_in_training(opened, events)
+    taken = Counter(event.item_id for number, event in trained if number > counted and event.time > until)
     view = recaller.catalogue.live.view
     seen = len(open_array(bundle, SEEN_ITEMS, np.int32, (None,)))
     folded = _write(opened, view, taken, held, out, overwrite=overwrite)
@@ -75,6 +78,29 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
     items = f"{amount(folded.items, 'items')} (before: {opened.manifest.items:,})"
     say(f"{out}: {items}, {len(view.living):,} of them new or changed, {amount(folded.queries, 'users')}")
     return folded
+
+
+def _as_in_training(bundle: Bundle, events: Sequence[tuple[int, UserEvent]]) -> Iterator[tuple[int, UserEvent]]:
+    """Yields the events that training would count: of its types or of none, and each pair once unless it keeps repeats.
+
+    All events where the bundle does not tell how it was trained.
+    """
+    config = bundle.manifest.lineage.get("config")
+    data = {"duplicates": "keep"} if config is None else config.get("data", {})
+    types, repeats = data.get("event_types"), data.get("duplicates", "first") == "keep"
+    pairs: set[tuple[str, str]] = set()
+    stored: dict[str, set[int]] = {}
+    for number, event in events:
+        if types and event.type not in (*types, UNTYPED):
+            continue
+        if not repeats:
+            pair, user = (event.user_id, event.item_id), bundle.query_rows.find(event.user_id)
+            if event.user_id not in stored:
+                stored[event.user_id] = {*bundle.seen(user).tolist()} if user >= 0 else set()
+            if pair in pairs or bundle.item_rows.find(event.item_id) in stored[event.user_id]:
+                continue
+            pairs.add(pair)
+        yield number, event
 
 
 def _write(

@@ -4,6 +4,7 @@ The bundle is replaced under its name, so services open it again, and a rollback
 """
 
 import shutil
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -50,7 +51,7 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
         if dry_run or not any(found.values()):
             return found
         with staged(path, overwrite=True, marker=MANIFEST, check=partial(refuse_changed, bundle)) as directory:
-            shutil.copytree(path, directory)
+            shutil.copytree(path, directory, ignore=partial(_left_overs, path))
             if row >= 0:
                 _remove_row(bundle, row, directory)
             for name, known in towers.items():
@@ -60,6 +61,11 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
             _write_manifest(bundle.manifest, directory, queries=len(bundle.query_names) - int(row >= 0))
             Bundle.open(directory)
         return found
+
+
+def _left_overs(bundle: Path, folder: str, names: Sequence[str]) -> list[str]:
+    """Of the names in a folder of a bundle those that killed commands left: the next one removes them."""
+    return [name for name in names if name.startswith(".")] if Path(folder) == bundle else []
 
 
 def other_tower(path: Path) -> bool:

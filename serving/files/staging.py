@@ -43,6 +43,9 @@ def staged(
     """
     refuse_existing(out, overwrite=overwrite, marker=marker)
     asked, out = out, out.absolute()
+    if _one_name(out) in _ours:  # is itself not in its place yet, and gets there whole
+        yield out
+        return
 
     def last() -> None:
         refuse_existing(asked, overwrite=overwrite, marker=marker)  # another process may have made it meanwhile

@@ -80,8 +80,8 @@ def run(config: Path) -> dict[str, Any]:
 
 
 def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict[str, Any]:
-    """Removes old days, writes the summary of this one, tells of it, and gives it to the command of `notify`."""
-    summary = {
+    """Writes the summary of a day, removes old ones, tells of it, and gives it to the command of `notify`."""
+    summary: dict[str, Any] = {
         "day": day.name,
         "outcome": outcome,
         "started": day.started,
@@ -89,18 +89,16 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         "bundle": str(day.bundle) if day.bundle.is_dir() else None,
         "store": day.loop.settings.shown_store,
         "seconds": {**day.summary.get("seconds", {}), **seconds},
-        # The failure may lie in the files that say which days are old.
-        "removed": [] if outcome == FAILED else remove_old(day.loop, day),
+        "removed": [],
         **more,
     }
-    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    # First: whatever happens below, a day that has been activated is not activated again.
+    _write(day, summary, outcome)
     try:
-        with staged(day.folder / SUMMARY, overwrite=True) as half:
-            half.write_text(text, encoding="utf-8")
-    except (OSError, DiskFullError) as error:
-        if outcome == ACTIVATED:
-            raise
-        say(f"warning: {error}")  # the error of the step is the one to tell
+        summary["removed"] = remove_old(day.loop, day)
+    except (OSError, DiskFullError, DataError) as error:
+        say(f"warning: old days stay: {error}")
+    text = _write(day, summary, outcome)
     say(f"{day.name}: {outcome}; {day.folder / SUMMARY}")
     if command := day.loop.settings.notify:
         try:
@@ -109,3 +107,15 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
             # A failed notification does not change how the day ended.
             say(f"warning: notify: {error}")
     return summary
+
+
+def _write(day: Day, summary: dict[str, Any], outcome: str) -> str:
+    text = json.dumps(summary, indent=2, ensure_ascii=False) + "\n"
+    try:
+        with staged(day.folder / SUMMARY, overwrite=True) as half:
+            half.write_text(text, encoding="utf-8")
+    except (OSError, DiskFullError) as error:
+        if outcome == ACTIVATED:
+            raise
+        say(f"warning: {error}")  # the error of the step is the one to tell
+    return text

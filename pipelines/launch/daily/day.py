@@ -31,7 +31,7 @@ from serving.files.staging import remove
 from serving.service.store import Store
 from towers.errors import ConfigError
 
-SUMMARY = "summary.json"
+PLAN, SUMMARY = "plan.json", "summary.json"
 ACTIVATED, REFUSED, FAILED = "activated", "refused", "failed"
 KEYS = "`towers daily` has no options: format and on_bad_rows are keys of its settings, data.* of its recipe"
 
@@ -120,7 +120,10 @@ class Day:
             for pattern in (f"{bundle.name}.blessing.*", f".{bundle.name}.*"):
                 for each in self.loop.settings.root.glob(pattern):
                     remove(each)
-        remove(self.folder)
+        for each in self.folder.iterdir():
+            if each.name != PLAN:
+                remove(each)
+        remove(self.folder)  # with the plan, by which a day is found: a killed removal goes on
 
     def _prepare(self) -> object:
         given = self.loop.settings
@@ -143,7 +146,14 @@ class Day:
         before = None if self.warm_from is None else self.loop.settings.work / self.warm_from / "run"
         try:
             data, out = self.folder / "dataset", self.folder / "run"
-            return train.run(self.loop.recipe, data, out, overwrite=True, warm_from=before)
+            start = partial(train.run, self.loop.recipe, data, out, overwrite=True, warm_from=before)
+            try:
+                return start()
+            except DataError as error:
+                if "--fresh" not in str(error) or not Dataset.open(data).manifest.before_forget:
+                    raise
+                say(f"{out}: trained anew, because `towers forget` has changed the data set of its unfinished training")
+                return start(resume=False)
         except (ConfigError, DataError) as error:
             # `--fresh` discards a training that cannot resume, such as one whose checkpoints are all damaged.
             cold = str(error).startswith("--warm-from")

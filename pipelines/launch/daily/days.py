@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from pipelines.console import amount, say
 from pipelines.errors import DataError
 from pipelines.launch import gate
-from pipelines.launch.daily.day import Day
+from pipelines.launch.daily.day import PLAN, Day
 from pipelines.launch.daily.settings import Loop
 from pipelines.training.train import SUMMARY
 from serving.bundle.manifest import read_manifest
 from serving.errors import BundleError
 from serving.files.staging import staged
 
-PLAN = "plan.json"
 KEY_DIGITS = 8
 
 

@@ -1,5 +1,6 @@
 """Folding: the new bundle answers as the old one did with its live changes, and replays only later changes."""
 
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,10 @@ import pytest
 from pipelines.bundles import fold
 from pipelines.errors import DataError
 from serving.bundle.encoder import Encoder
+from serving.bundle.manifest import PriorInfo
 from serving.bundle.reader import Bundle
+from serving.catalogue.journal import UserEvent
+from serving.catalogue.journal_rows import UNTYPED
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.catalogue.updates import CatalogueUpdates
 from serving.recall.query import RecallQuery
@@ -123,3 +127,49 @@ def test_a_bundle_without_items_is_none(tmp_path: Path) -> None:
     live.delete([f"i{row}" for row in range(ITEMS)])
     with pytest.raises(DataError, match="every item of it was deleted"):
         fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "new")
+
+
+def events_of(bundle: Bundle, item: str) -> float:
+    """How many events the popularity of an item counts."""
+    return float(bundle.popular_counts[bundle.item_rows[item]])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("config", "added"),
+    [
+        ({"data": {"event_types": ["buy"]}}, {"i57": 1, "i58": 0, "i59": 3}),
+        ({"data": {"event_types": ["buy"], "duplicates": "keep"}}, {"i57": 5, "i58": 0, "i59": 3}),
+        ({}, {"i57": 1, "i58": 4, "i59": 3}),
+        (None, {"i57": 5, "i58": 4, "i59": 3}),
+    ],
+)
+def test_it_counts_the_events_that_training_would(
+    config: dict[str, object] | None, added: dict[str, int], tmp_path: Path
+) -> None:
+    write_world(
+        tmp_path / "old",
+        write_towers=save_towers,
+        lineage={} if config is None else {"config": config},
+        prior=PriorInfo(now=0.5, past=0.1, mean_count=1.0, new_item=(0.0, 0.0)),
+        item_prior=np.zeros((ITEMS, 2), np.float32),
+        popular_counts=np.ones(ITEMS),
+    )
+    old = Bundle.open(tmp_path / "old")
+    assert not any(old.item_rows[item] in old.seen(user) for user in range(USERS) for item in added)
+    taken = [("u1", "i57", "buy")] * 5 + [(f"u{n}", "i58", "view") for n in range(4)]
+    taken += [("u1", "i59", "buy"), ("u2", "i59", UNTYPED), ("new", "i59", "buy")]
+    with closing(SqliteJournal.open(tmp_path / "state")) as journal:
+        for n, (user, item, kind) in enumerate(taken):
+            journal.add_events([UserEvent(f"e{n}", user, item, 100 + n, kind)])
+    fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
+    folded = Bundle.open(tmp_path / "folded")
+    for item, count in added.items():
+        assert events_of(folded, item) - events_of(old, item) == count, item
+    # What was folded before is not counted again, and neither are repeats of it.
+    with closing(SqliteJournal.open(tmp_path / "state")) as journal:
+        journal.add_events([UserEvent("later", "u1", "i57", 900, "buy")])
+    fold.run(tmp_path / "folded", tmp_path / "state", tmp_path / "again")
+    again = Bundle.open(tmp_path / "again")
+    repeats = config is None or "duplicates" in config.get("data", {})  # type: ignore[operator]
+    assert events_of(again, "i57") - events_of(folded, "i57") == (1 if repeats else 0)

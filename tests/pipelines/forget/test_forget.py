@@ -205,6 +205,16 @@ def test_a_link_leads_to_the_bundle_that_forgets(tmp_path: Path) -> None:
     assert "u5" not in Bundle.open(tmp_path / "store" / "one").query_rows
 
 
+def test_what_a_killed_index_left_does_not_become_part_of_the_bundle(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    left = tmp_path / "bundle" / ".index.999999.partial"
+    left.mkdir()
+    (left / "scann_config.pb").touch()
+    forget_in_bundle(tmp_path / "bundle", "u3", dry_run=False)
+    assert not [name for name in read_manifest(tmp_path / "bundle").files if name.startswith(".")]
+    assert not left.exists()
+
+
 def test_the_last_user_and_one_without_seen_items_can_go(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle", users=1)
     assert forget.run("u0", bundles=[tmp_path / "bundle"]) == {tmp_path / "bundle": {"stored users": 1}}

@@ -23,16 +23,18 @@ from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.launch.daily import daily, days
 from pipelines.launch.daily.daily import LOCK
-from pipelines.launch.daily.day import ACTIVATED, SUMMARY, Day, Step
-from pipelines.launch.daily.days import PLAN, all_days
+from pipelines.launch.daily.day import ACTIVATED, FAILED, PLAN, SUMMARY, Day, Step
+from pipelines.launch.daily.days import all_days
 from pipelines.launch.daily.settings import Loop
 from pipelines.launch.rules import read_rules
+from pipelines.training import train
 from serving.bundle.active import Active
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
+from serving.files import staging
 from serving.files.disk_full import DiskFullError
 from serving.files.lock import BusyError, exclusive
 from serving.recall.loading import open_recaller
@@ -463,6 +465,27 @@ def test_a_training_that_cannot_resume_is_told_with_what_to_remove(loop: Loop, t
     assert Path(str(told_of.value).rpartition("remove ")[2]) == day.folder / ".run.unfinished"
 
 
+def test_a_training_whose_data_set_forgot_a_user_meanwhile_starts_anew(
+    loop: Loop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared, training, *_ = (day := days.today(loop)).steps()
+    prepared.make()
+    unfinished, asked = day.folder / ".run.unfinished", list[bool]()
+    unfinished.mkdir()
+    (unfinished / "key").write_text("of the data set before")
+    forget_in_dataset(day.folder / "dataset", "u5", dry_run=False)
+    real = train.run
+
+    def run(*given: Any, resume: bool = True, **options: Any) -> object:
+        asked.append(resume)
+        return real(*given, resume=True, **options) if resume else None
+
+    monkeypatch.setattr(train, "run", run)
+    training.make()
+    assert asked == [True, False]
+    assert "trained anew, because `towers forget` has changed the data set of its unfinished" in capsys.readouterr().err
+
+
 def test_a_day_keeps_its_state_for_the_next_one(tmp_path: Path) -> None:
     write_day(tmp_path, 1, alike=True)
     assert not load_config(write_settings(tmp_path).parent / "recipe.toml").train.keep_state
@@ -485,6 +508,41 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     stays = ("{}", "{}.blessing.json", "..{}.candidate.00000000.1.partial", ".{}.00000000.1.partial")
     assert left == {each.format(name) for name in (names[1], *names[3:]) for each in stays}
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
+
+
+def test_a_day_has_ended_before_old_ones_are_removed(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30", None)
+    (day,), ended = all_days(loop), list[str]()
+
+    def fail(*_: object) -> list[str]:
+        ended.append(json.loads((day.folder / SUMMARY).read_text())["outcome"])
+        raise PermissionError(13, "Permission denied", "days/old")
+
+    monkeypatch.setattr(daily, "remove_old", fail)
+    for outcome in (ACTIVATED, FAILED):
+        assert daily._end(day, outcome, {})["removed"] == []
+        assert "warning: old days stay: [Errno 13] Permission denied: 'days/old'" in capsys.readouterr().err
+    assert ended == [ACTIVATED, FAILED] and [each["outcome"] for each in told(tmp_path)] == ended
+
+
+def test_a_removal_that_is_killed_goes_on(loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    gone = list[str]()
+
+    def killed(path: Path) -> None:
+        if path == day.folder:
+            raise KeyboardInterrupt
+        gone.append(path.name)
+        staging.remove(path)
+
+    (day,) = all_days(loop)
+    monkeypatch.setattr("pipelines.launch.daily.day.remove", killed)
+    with pytest.raises(KeyboardInterrupt):
+        day.remove()
+    assert {"run", SUMMARY} <= {*gone} and [path.name for path in day.folder.iterdir()] == [PLAN]
+    assert all_days(loop) == [day]
 
 
 def test_days_that_made_no_bundle_take_no_place_of_those_that_did(loop: Loop, tmp_path: Path) -> None:
