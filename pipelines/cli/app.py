@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines.cli import bundles, operation
-from pipelines.cli.exit_codes import KEPT, exit_code
+from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import embed, export, index, recall
 from pipelines.cli.launch import compare, daily, gate, track
 from pipelines.cli.options import Format, Overrides, Overwrite, Recipe, example, set_again
@@ -129,9 +129,10 @@ def prepare(
     if overrides and config is None:
         raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
     data = (load_config(config, overrides) if config else Config()).data
-    command.run(
-        data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
-    )
+    with sigterm_as_ctrl_c():  # it removes its copies of packed and remote files
+        command.run(
+            data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
+        )
     next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out run")
 
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from pipelines.cli.exit_codes import sigterm_as_ctrl_c
 from pipelines.cli.options import Bundle, Format, Overwrite, Shard
 from pipelines.console import next_step
 
@@ -69,7 +70,8 @@ def export(
         for option, given in (("--vectors", vectors != "float32"), ("--dimension", dimension is not None)):
             if given:
                 raise typer.BadParameter("needs --run; the vectors of --bundle stay as they are", param_hint=option)
-        renew.run(bundle, prior_from, out, format=format, overwrite=overwrite)
+        with sigterm_as_ctrl_c():  # it removes its copies of packed and remote files
+            renew.run(bundle, prior_from, out, format=format, overwrite=overwrite)
         next_step("serve --bundle", out)
 
 

@@ -3,7 +3,7 @@
 import polars as pl
 
 # A leading zero (a zip code, a phone number) marks text, not a number.
-NUMBER = r"^[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?([eE][+-]?[0-9]+)?$"
+NUMBER = r"^\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
 FIRST = 1_000  # rows that mostly show already that a column of texts is none of numbers and one word
 

@@ -12,7 +12,7 @@ from towers.data.events import Int64s
 
 
 def warn_of_clocks(events: EventTable) -> None:
-    """Warns of events later than now, and of a few from before 1990; for callers that use the times."""
+    """Warns of events later than now, and of those from before 1990 beside others; for callers that use the times."""
     if events.time is None:
         return
     if early := told_of_past(events.time, events.time_unit):
@@ -31,12 +31,12 @@ def told_of_future(times: Int64s, unit: str | None) -> str:
 
 
 def told_of_past(times: Int64s, unit: str | None) -> str:
-    """Tells how many times are before 1990 if most are later, or returns an empty text."""
+    """Tells how many times are before 1990 if some are later, or returns an empty text."""
     if unit not in TICKS_PER_S:
         return ""
     early = int(np.count_nonzero(times < LOGGED[0] * TICKS_PER_S[unit]))
-    few = 0 < early < len(times) / 2
-    return f"{amount(early, 'events')} earlier than 1990, the earliest of {_moment(times.min(), unit)}" if few else ""
+    some = 0 < early < len(times)
+    return f"{amount(early, 'events')} earlier than 1990, the earliest of {_moment(times.min(), unit)}" if some else ""
 
 
 def _moment(time: np.int64, unit: str) -> str:

@@ -35,6 +35,7 @@ from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
 from pipelines.ingest.impressions import refuse_impressions_alone
+from pipelines.ingest.odd_ids import warn_of_ids
 from pipelines.ingest.splits import TRAIN, split_events
 from pipelines.ingest.validation import like_the_test
 from pipelines.ingest.writer import PHASE as SORT
@@ -119,6 +120,8 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         renumber(table.user, number)
         advance(1)
     del train, number
+    warn_of_ids("user", user_rows["user_id"], table.user)
+    warn_of_ids("item", item_rows["item_id"], table.item)
     if split.timed:  # else the times are not kept
         warn_of_clocks(table)
     staging.mkdir()

@@ -47,6 +47,7 @@ class TimeColumn:
         self._dates: bool | None = None
         self._calendar: str | None = None
         self._small = False
+        self._of_our_days = False  # most times are seconds of 1990 to 2100
 
     def parse(self, frame: pl.DataFrame, path: Path, column: str) -> pl.DataFrame:
         """Converts the column to Int64, or Float64 if it has fractions, and rejects rows without a valid time.
@@ -112,6 +113,8 @@ class TimeColumn:
         if self.unit is None:
             self.unit, self._calendar = (self.stated, None) if self.stated else _usual_form(frame[column])
             self._small = bool(self.stated) and self._has_own_start(frame, size)
+            logged = frame.select(_logged(size, "s").sum()).item()
+            self._of_our_days = self.unit == "s" and bool(2 * logged > frame.height)
         if self._calendar is not None:
             return self._from_calendar(frame, path, column, self._calendar)
         frame = self._in_unit(frame, path, column, size)
@@ -130,6 +133,9 @@ class TimeColumn:
     def _in_unit(self, frame: pl.DataFrame, path: Path, column: str, size: pl.Expr) -> pl.DataFrame:
         """Rejects the numbers of another unit, and names it if they are times of our days in it."""
         assert self.unit is not None
+        if self._of_our_days:
+            date = (size >= 19_000_000) & (size < 22_000_000)  # as seconds, of 1970
+            frame = self.rejects.split_off(frame, date, path, column, "a date of 8 digits; most times are in 's'")
         # A clock that counts from its own start may stay below all times since 1973, but not beside such times.
         wrong = (size >= LIMITS[UNITS.index(self.unit)]) | ((size < _least(self.unit)) != self._small)
         if not frame.select(wrong.any()).item():
@@ -226,6 +232,8 @@ def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
     text = text.str.replace(r"T(\d\d:\d\d)($|[+-])", "T${1}:00${2}")
     local = text.str.contains(r"T[\d:.]+$")
     text = text.str.replace(r"(T[\d:.]+)$", "${1}+00:00")
+    # A year of two digits is none: %Y would read the day of 31-12-23 as one.
+    text = pl.when(text.str.contains(r"^\d{4}-")).then(text)
     parsed = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
     if zone != "UTC":
         parsed = pl.when(local).then(_in_zone(parsed.dt.replace_time_zone(None), zone)).otherwise(parsed)

@@ -4,6 +4,7 @@
 """
 
 import csv
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -181,6 +182,7 @@ def _header(path: Path, separator: str, quote: str | None, *, strict: bool = Tru
 
 
 def _reader(handle: TextIO, separator: str, quote: str | None, *, strict: bool = True) -> "Records":
+    csv.field_size_limit(sys.maxsize)  # polars has no limit
     if quote is None:
         return csv.reader(handle, delimiter=separator, quoting=csv.QUOTE_NONE)
     return csv.reader(handle, delimiter=separator, quotechar=quote, strict=strict)
@@ -195,6 +197,7 @@ def _polars_csv(layout: _Layout) -> Iterator[pl.DataFrame]:
         schema=dict.fromkeys(layout.names, pl.String),
         row_index_name=ROW,
         row_index_offset=layout.first_row,
+        null_values="",  # a quoted cell, too, as for Python's reader
         glob=False,
     )
     yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)

@@ -14,7 +14,7 @@ from pipelines.console import say
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.formats import Format
-from pipelines.ingest.formats.benchmark_lists import looks_like_pairs
+from pipelines.ingest.formats.benchmark_lists import looks_like_pairs, table_header
 from pipelines.ingest.formats.copies import Copies, bare_name, copied, packed_otherwise
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES
 from pipelines.ingest.formats.partitions import in_reach
@@ -48,6 +48,8 @@ def files_of(folder: Path) -> list[Path]:
     Without the `.zip` and the like of a file that is there unpacked, or packed by gzip.
     """
     root = Path(os.fspath(folder))
+    for log in {"_delta_log", ".hoodie"} & {path.name for path in root.iterdir()}:  # of Delta Lake and Hudi
+        say(f"warning: {folder}: files that {log} has replaced are read, too; if there are some, export the rows")
     found = [path for path in _walk(root) if in_reach(path.relative_to(root))]
     there = {path.parent / bare_name(path) for path in found if not packed_otherwise(path)}
     found = [path for path in found if not packed_otherwise(path) or path.parent / bare_name(path) not in there]
@@ -105,7 +107,10 @@ def _kind(events: Path, files: list[Path], copies: Copies) -> str | None:
     if not kinds and _ending(files, JSON) and all(bare_name(path).name in ABOUT for path in texts):
         return "jsonl"
     if not kinds and len(texts) == 1:
-        return "pairs" if looks_like_pairs(copies.unpacked(texts[0])) else "lightgcn"
+        text = copies.unpacked(texts[0])
+        if header := table_header(text):
+            raise DataError(f"{texts[0]}: a table with a header ({header}), not lists of items; give --format csv")
+        return "pairs" if looks_like_pairs(text) else "lightgcn"
     return kinds[0] if len(kinds) == 1 and kinds[0] != "recbole" else None
 
 

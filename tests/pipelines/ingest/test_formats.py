@@ -413,3 +413,47 @@ def test_json_objects_for_the_ids_of_items_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i.jsonl").write_text('{"id": {"$oid": "10"}, "title": "x"}\n')
     with pytest.raises(DataError, match=r"i.jsonl, row 1, column 'id': wrong type: an object"):
         opened(tmp_path, csv(tmp_path), items=tmp_path / "i.jsonl")
+
+
+@pytest.mark.parametrize("separator", ["\t", ",", ";"])
+def test_a_table_in_a_text_file_is_no_list_of_items(tmp_path: Path, separator: str) -> None:
+    lines = [["user_id", "item_id", "rating", "timestamp"], *([*map(str, row)] for row in ROWS)]
+    (tmp_path / "clicks.txt").write_text("\n".join(map(separator.join, lines)) + "\n")
+    with pytest.raises(
+        DataError, match=r"clicks\.txt: a table with a header \(user_id.*timestamp\), .*give --format csv"
+    ):
+        opened(tmp_path, tmp_path / "clicks.txt")
+    assert pairs(opened(tmp_path, tmp_path / "clicks.txt", format="csv")) == sorted(row[:2] for row in ROWS)
+
+
+@pytest.mark.parametrize("bad", [[], ['"1","2","3","4","5"']], ids=["whole", "beside a bad row"])
+def test_a_quoted_empty_cell_is_a_missing_value(tmp_path: Path, bad: list[str]) -> None:
+    prices = ["", "1", "2", ""]
+    rows = [f'"{user}","{item}","{time}","{price}"' for (user, item, _, time), price in zip(ROWS, prices, strict=True)]
+    (tmp_path / "e.csv").write_text("\n".join(["user_id,item_id,timestamp,price", *rows, *bad]) + "\n")
+    data = opened(tmp_path, tmp_path / "e.csv", on_bad_rows="skip")
+    assert data.manifest.event_columns == {"price": "number"} and data.manifest.rejected == len(bad)
+
+
+def test_a_value_of_any_length_is_read_beside_a_bad_row(tmp_path: Path) -> None:
+    note = "x" * 200_000
+    rows = [f"{user},{item},{time},{note}" for user, item, _, time in ROWS]
+    (tmp_path / "e.csv").write_text("\n".join(["user_id,item_id,timestamp,note", *rows, "1,2,3,4,5"]) + "\n")
+    data = opened(tmp_path, tmp_path / "e.csv", on_bad_rows="skip")
+    assert len(pairs(data)) == len(ROWS) and data.manifest.rejected == 1
+
+
+def test_ids_that_stand_for_none_and_padded_ones_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [*((user, item, time) for user, item, _, time in ROWS), ("\\N", "10", 1), ("\\N", "20", 2), ("1", " 10", 3)]
+    pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "e.csv")
+    opened(tmp_path, tmp_path / "e.csv")
+    said = capsys.readouterr().err
+    assert r"warning: 2 events of the user '\\N': if it stands for no user, leave these rows out" in said
+    assert "warning: 1 item id with blanks around them, ' 10' for one: they are others than without" in said
+
+
+@pytest.mark.parametrize("prices", [[".5", "1.5", "-.25"], [" 5", "7 ", "6"]])
+def test_numbers_that_other_programs_write_are_numbers(tmp_path: Path, prices: list[str]) -> None:
+    rows = [f"{user},{item},{time},{price}" for (user, item, _, time), price in zip(ROWS[:3], prices, strict=True)]
+    (tmp_path / "e.csv").write_text("\n".join(["user_id,item_id,timestamp,price", *rows]) + "\n")
+    assert opened(tmp_path, tmp_path / "e.csv").manifest.event_columns == {"price": "number"}

@@ -329,9 +329,26 @@ def test_a_few_events_from_before_the_logs_of_our_days_are_told(
     told = "warning: 2 events earlier than 1990, the earliest of 1970-01-01 00:00:00: if that is wrong, a clock "
     assert told in capsys.readouterr().err
     first = 631_152_000  # 1990-01-01
-    for times in ([SECOND, first, first + 1], [SECOND, 0], [5, 0, 90_000]):  # of our days; as many; a clock of its own
+    for times in ([SECOND, first, first + 1], [5, 0, 90_000]):  # of our days; a clock of its own
         times_of(tmp_path, times)
         assert "warning" not in capsys.readouterr().err
+    times_of(tmp_path, [0, 19_675, 19_676, SECOND])  # most in days
+    assert "warning: 3 events earlier than 1990" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("options", [{}, {"time_unit": "s"}])
+def test_a_date_of_digits_beside_seconds_is_a_bad_row(tmp_path: Path, options: dict[str, str]) -> None:
+    told = "row 4, column 'time': a date of 8 digits; most times are in 's', got '20240110'; --on-bad-rows skip"
+    with pytest.raises(DataError, match=told):
+        times_of(tmp_path, [SECOND, SECOND + 1, SECOND + 2, 20_240_110], **options)
+
+
+@pytest.mark.parametrize("text", ["14-11-23 22:31:10", "24-03-10 02:30", "14-11-2023 10:00", "14-11-23"])
+def test_a_year_of_two_digits_is_no_date(tmp_path: Path, text: str) -> None:
+    with pytest.raises(DataError, match="not an ISO-8601 date and time"):
+        times_of(tmp_path, ["2023-11-14 22:31:10", text])
+    with pytest.raises(DataError, match="not an ISO-8601 date and time"):
+        times_of(tmp_path, [text, text])
 
 
 def test_times_before_all_dates_of_datetime_are_kept_and_later_ones_told(

@@ -47,7 +47,7 @@ def rows(data: Dataset, *columns: str) -> list[tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_every_key_is_a_column(tmp_path: Path, suffix: str) -> None:
+def test_every_key_is_a_column(tmp_path: Path, suffix: str, capsys: pytest.CaptureFixture[str]) -> None:
     events = write(
         tmp_path / "events",
         {
@@ -61,6 +61,7 @@ def test_every_key_is_a_column(tmp_path: Path, suffix: str) -> None:
     )
     (events / "_SUCCESS").touch()
     data = opened(tmp_path, events)
+    assert f"warning: {events}: files that _delta_log has replaced are read, too; " in capsys.readouterr().err
     assert data.manifest.event_columns == {"day": "string", "hour": "number"}
     assert rows(data, "day", "hour") == [
         ("u1", "a", "2026-11-01", 7),
