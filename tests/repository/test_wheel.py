@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tarfile
 import venv
 from pathlib import Path
 
@@ -56,8 +55,7 @@ def test_the_installed_wheel_knows_its_recipes_and_runs_the_demo(tmp_path: Path)
         shutil.copy(ROOT / name, source)
     # The wheel is made from the source distribution, so that one must hold everything, too.
     packed = run(sys.executable, "-c", BUILD, "build_sdist", tmp_path, cwd=source).splitlines()[-1]
-    with tarfile.open(tmp_path / packed) as archive:
-        archive.extractall(tmp_path, filter="data")
+    shutil.unpack_archive(tmp_path / packed, tmp_path)
     unpacked = tmp_path / packed.removesuffix(".tar.gz")
     wheel = run(sys.executable, "-c", BUILD, "build_wheel", tmp_path, cwd=unpacked).splitlines()[-1]
 
