@@ -88,6 +88,9 @@ def _as_in_training(bundle: Bundle, events: Sequence[tuple[int, UserEvent]]) -> 
     config = bundle.manifest.lineage.get("config")
     data = {"duplicates": "keep"} if config is None else config.get("data", {})
     types, repeats = data.get("event_types"), data.get("duplicates", "first") == "keep"
+    prior = bundle.manifest.prior
+    # Of a stored pair the last event is the one that counts, and comes into the window.
+    moves = data.get("duplicates") == "last" and prior is not None and prior.days is not None
     pairs: set[tuple[str, str]] = set()
     stored: dict[str, set[int]] = {}
     for number, event in events:
@@ -97,7 +100,7 @@ def _as_in_training(bundle: Bundle, events: Sequence[tuple[int, UserEvent]]) -> 
             pair, user = (event.user_id, event.item_id), bundle.query_rows.find(event.user_id)
             if event.user_id not in stored:
                 stored[event.user_id] = {*bundle.seen(user).tolist()} if user >= 0 else set()
-            if pair in pairs or bundle.item_rows.find(event.item_id) in stored[event.user_id]:
+            if pair in pairs or (not moves and bundle.item_rows.find(event.item_id) in stored[event.user_id]):
                 continue
             pairs.add(pair)
         yield number, event

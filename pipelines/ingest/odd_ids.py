@@ -19,8 +19,7 @@ def warn_of_ids(side: str, ids: pl.Series, rows: Int32s) -> None:
     """
     bare = ids.str.strip_chars()
     missing = bare.str.to_lowercase().is_in(MISSING).to_numpy()
-    if missing.any():
-        events = int(np.count_nonzero(missing[rows]))
+    if missing.any() and (events := int(np.count_nonzero(missing[rows]))):
         named = ids.filter(pl.Series(missing))[0]
         remedy = f"if it stands for no {side}, leave these rows out: they train as one"
         say(f"warning: {amount(events, 'events')} of the {side} {named!r}: {remedy}")

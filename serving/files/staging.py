@@ -30,6 +30,8 @@ def staged(
 ) -> Iterator[Path]:
     """Yields the path to write to (a file or a directory that does not exist yet); publishes it at the end.
 
+    Within an output that has no place yet, for which `staged` gave the path, that is `out` itself, without a `check`.
+
     Args:
         out: the final path, file or directory.
         overwrite: replace what is there; the old content stays in place until the new one is complete.

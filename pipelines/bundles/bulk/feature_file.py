@@ -193,12 +193,12 @@ class FeatureFile:
 
 def _number_texts(texts: pl.Series) -> pl.Series:
     """Writes numbers as training knows them, whole ones without a point; null for NaN, other texts as they are."""
-    value = pl.col(texts.name)
+    value, bare = pl.col(texts.name), pl.col(texts.name).str.strip_chars()
     # Each by itself, as rows are read in parts: a float would lose digits of a long whole number.
-    whole = value.cast(pl.Int64, strict=False).cast(pl.String)
-    floats = as_strings(texts.cast(pl.Float64, strict=False))
+    whole = bare.cast(pl.Int64, strict=False).cast(pl.String)
+    floats = as_strings(texts.str.strip_chars().cast(pl.Float64, strict=False))
     number = pl.when(value.str.contains(NUMBER)).then(pl.coalesce(whole, floats))
-    return texts.to_frame().select(number.when(~value.str.contains(NOT_A_NUMBER)).then(value)).to_series()
+    return texts.to_frame().select(number.when(~bare.str.contains(NOT_A_NUMBER)).then(value)).to_series()
 
 
 def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:

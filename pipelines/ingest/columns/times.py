@@ -233,7 +233,7 @@ def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
     local = text.str.contains(r"T[\d:.]+$")
     text = text.str.replace(r"(T[\d:.]+)$", "${1}+00:00")
     # A year of two digits is none: %Y would read the day of 31-12-23 as one.
-    text = pl.when(text.str.contains(r"^\d{4}-")).then(text)
+    text = pl.when(text.str.contains(r"^[+-]?\d{4,}-")).then(text)
     parsed = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
     if zone != "UTC":
         parsed = pl.when(local).then(_in_zone(parsed.dt.replace_time_zone(None), zone)).otherwise(parsed)

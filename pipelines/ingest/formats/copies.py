@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory, mkdtemp
 
 from pipelines.console import progress
 from pipelines.errors import DataError
-from pipelines.ingest.formats.partitions import TRUTH, in_reach
+from pipelines.ingest.formats.partitions import TRUTH, in_reach, warn_of_table_log
 from serving.client.address import without_password
 from serving.files.disk_full import no_room
 
@@ -99,6 +99,7 @@ class Copies:
                 found = {name: PurePosixPath(name).relative_to(inside) for name in system.find(inside)}
                 if not found:
                     raise FileNotFoundError
+                warn_of_table_log(shown, (each.parts[0] for each in found.values()))
                 files = {name: root / each for name, each in found.items() if in_reach(each, TRUTH)}
             with progress(f"copy {shown}", total=len(files), unit="files") as advance:
                 for name, file in files.items():

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from _csv import Reader as Records
 
 OTHER_SEPARATORS = (";", "\t", "|")
+LONGEST_NAME = 2**17  # of a column, in characters
 
 
 def csv_table(
@@ -137,14 +138,11 @@ class _Layout:
         """Yields each record's number from 1 (including any header), its number of lines and its values."""
         with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
             reader = _reader(handle, self.separator, self.quote, strict=False)
+            csv.field_size_limit(sys.maxsize)
             line = 0
-            try:
-                for record, values in enumerate(reader, start=1):
-                    yield record, reader.line_num - line, values
-                    line = reader.line_num
-            except csv.Error:
-                # A value too long for Python: from here on, rows are numbered by record.
-                return
+            for record, values in enumerate(reader, start=1):
+                yield record, reader.line_num - line, values
+                line = reader.line_num
 
 
 def _watched(layout: _Layout, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -171,6 +169,7 @@ def _separator(path: Path, quote: str | None) -> str:
 
 
 def _header(path: Path, separator: str, quote: str | None, *, strict: bool = True) -> list[str]:
+    csv.field_size_limit(LONGEST_NAME)  # an open quote must not read the whole file
     with path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
         try:
             names = next(_reader(handle, separator, quote, strict=strict), [])
@@ -182,7 +181,6 @@ def _header(path: Path, separator: str, quote: str | None, *, strict: bool = Tru
 
 
 def _reader(handle: TextIO, separator: str, quote: str | None, *, strict: bool = True) -> "Records":
-    csv.field_size_limit(sys.maxsize)  # polars has no limit
     if quote is None:
         return csv.reader(handle, delimiter=separator, quoting=csv.QUOTE_NONE)
     return csv.reader(handle, delimiter=separator, quotechar=quote, strict=strict)
@@ -211,6 +209,7 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
     ended = 0  # the line on which the previous record ends
     with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
         reader = _reader(handle, layout.separator, layout.quote)
+        csv.field_size_limit(sys.maxsize)  # polars has no limit
         try:
             for record, values in enumerate(reader, start=1):
                 ended = reader.line_num

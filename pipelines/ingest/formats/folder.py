@@ -48,8 +48,6 @@ def files_of(folder: Path) -> list[Path]:
     Without the `.zip` and the like of a file that is there unpacked, or packed by gzip.
     """
     root = Path(os.fspath(folder))
-    for log in {"_delta_log", ".hoodie"} & {path.name for path in root.iterdir()}:  # of Delta Lake and Hudi
-        say(f"warning: {folder}: files that {log} has replaced are read, too; if there are some, export the rows")
     found = [path for path in _walk(root) if in_reach(path.relative_to(root))]
     there = {path.parent / bare_name(path) for path in found if not packed_otherwise(path)}
     found = [path for path in found if not packed_otherwise(path) or path.parent / bare_name(path) not in there]
@@ -109,7 +107,8 @@ def _kind(events: Path, files: list[Path], copies: Copies) -> str | None:
     if not kinds and len(texts) == 1:
         text = copies.unpacked(texts[0])
         if header := table_header(text):
-            raise DataError(f"{texts[0]}: a table with a header ({header}), not lists of items; give --format csv")
+            remedy = "give --format csv" if re.search(r"[\t,;|]", header) else "remove that line"
+            raise DataError(f"{texts[0]}: a table with a header ({header}), not lists of items; {remedy}")
         return "pairs" if looks_like_pairs(text) else "lightgcn"
     return kinds[0] if len(kinds) == 1 and kinds[0] != "recbole" else None
 

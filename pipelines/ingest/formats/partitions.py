@@ -1,12 +1,13 @@
 """Reads folders of partitions: in `date=2026-11-01/part.parquet` the key `date` becomes a column of that file."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import PurePath
 
 import polars as pl
 
+from pipelines.console import say
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.table import Table
 
@@ -53,3 +54,9 @@ def _with_keys(table: Table, values: Mapping[str, str | None], texts: set[str]) 
             yield batch.with_columns(columns)
 
     return replace(table, columns=(*table.columns, *names), read=read)
+
+
+def warn_of_table_log(folder: object, names: Iterable[str]) -> None:
+    """Warns of a folder whose entries of these names show that it may hold replaced files: Delta Lake, Hudi."""
+    for log in sorted({"_delta_log", ".hoodie"} & {*names}):
+        say(f"warning: {folder}: files that {log} has replaced are read, too; if there are some, export the rows")

@@ -31,7 +31,7 @@ from pipelines.ingest.formats.folder import (
 from pipelines.ingest.formats.json_lists import holds_lines, json_lists_table
 from pipelines.ingest.formats.jsonl import alike, jsonl_table
 from pipelines.ingest.formats.movielens import ITEM_FILES, USER_FILES, movielens_table
-from pipelines.ingest.formats.partitions import TRUTH, with_keys
+from pipelines.ingest.formats.partitions import TRUTH, warn_of_table_log, with_keys
 from pipelines.ingest.formats.recbole import recbole_table
 from pipelines.ingest.formats.table import Table, parquet_table
 from towers.config.sections import DataConfig
@@ -87,6 +87,8 @@ def open_source(
     events = copies.local(events)
     if not events.exists():
         raise DataError(f"{events}: no such file or folder")
+    if events.is_dir():
+        warn_of_table_log(events, (path.name for path in Path(os.fspath(events)).iterdir()))
     files = files_of(events) if events.is_dir() else [events]
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)

@@ -7,6 +7,7 @@ once its bundle has been activated. One process at a time works in a directory o
 import json
 import subprocess
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
         **more,
     }
     # First: whatever happens below, a day that has been activated is not activated again.
-    _write(day, summary, outcome)
+    with suppress(OSError, DiskFullError):  # the next may find room
+        _write(day, summary, outcome)
     try:
         summary["removed"] = remove_old(day.loop, day)
     except (OSError, DiskFullError, DataError) as error:

@@ -443,6 +443,26 @@ def test_a_value_of_any_length_is_read_beside_a_bad_row(tmp_path: Path) -> None:
     assert len(pairs(data)) == len(ROWS) and data.manifest.rejected == 1
 
 
+def test_a_header_of_lists_is_a_line_to_remove(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("user item\n0 0\n0 1\n1 0\n")
+    with pytest.raises(DataError, match=r"a table with a header \(user item\), not lists of items; remove that line$"):
+        opened(tmp_path, tmp_path / "x.txt")
+
+
+def test_a_quote_left_open_in_the_header_reads_no_whole_file(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text('user_id,item_id,timestamp,"title\n' + "1,2,3,some title\n" * 20_000)
+    with pytest.raises(DataError, match=r"row 1: not valid CSV: field larger than field limit \(131072\)"):
+        opened(tmp_path, tmp_path / "e.csv")
+
+
+def test_ids_of_other_files_that_stand_for_none_are_not_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "items.csv").write_text("item_id,title\n10,a\n20,b\n30,c\nnan,d\n")
+    opened(tmp_path, csv(tmp_path), items=tmp_path / "items.csv")
+    assert "stands for no item" not in capsys.readouterr().err
+
+
 def test_ids_that_stand_for_none_and_padded_ones_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [*((user, item, time) for user, item, _, time in ROWS), ("\\N", "10", 1), ("\\N", "20", 2), ("1", " 10", 3)]
     pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "e.csv")

@@ -95,6 +95,11 @@ def test_numbers_are_known_beside_a_new_text(bundle: Bundle, tmp_path: Path) -> 
     assert same_vectors(bundle, tmp_path / "items.csv")
 
 
+def test_numbers_with_blanks_around_them_are_the_numbers(bundle: Bundle, tmp_path: Path) -> None:
+    items().with_columns(pl.format(" {} ", "code")).write_csv(tmp_path / "items.csv")
+    assert same_vectors(bundle, tmp_path / "items.csv")
+
+
 def test_codes_with_gaps_are_the_tower_s_also_as_floats(bundle: Bundle, tmp_path: Path) -> None:
     """As pandas has a column of whole numbers of which some are missing."""
     items().with_columns(pl.col("code").cast(pl.Float64)).write_parquet(tmp_path / "items.parquet")
