@@ -4,6 +4,7 @@ Each command calls a `run` of `pipelines` and ends with an exit code (see `pipel
 module only when called, so `towers --help` is quick and `towers serve` loads neither `towers` nor TFRS.
 """
 
+import io
 import os
 import sys
 from collections.abc import Callable
@@ -221,6 +222,10 @@ def doctor() -> int:
 
 def main() -> None:
     """The entry point: turns every way a command can end into an exit code and at most one line."""
+    if sys.stderr is None:  # closed by who started this: progress has to go somewhere
+        sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - until the end
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # ids and titles may hold what a terminal's encoding does not
     words = sys.argv[1:] or ["--help"]
     kept = KEPT.get(words[0], "no unfinished output is left")
     # Typer parses arguments with pydantic, which may be what is broken.

@@ -5,6 +5,7 @@ costs a warning: the output is complete, and `towers track` tells it later. Tell
 """
 
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
 from importlib.util import find_spec
@@ -93,14 +94,16 @@ def run(
                 record = read_gate(gate)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{run or report or gate}: not as its command writes it: {error!r}") from None
-    failed = tell(record, tracker, alone=alone)
+    failed = tell(record, tracker, alone=alone, bundle=bundle)
     if alone and BOARD not in failed:
         say(f"{record.board}: settings, figures and a summary for TensorBoard")
         next_step("--logdir", record.board.parent, program="tensorboard")
     return failed
 
 
-def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False) -> list[str]:
+def tell(
+    record: Record, tracker: Tracker | None = None, *, alone: bool = False, bundle: Path | None = None
+) -> list[str]:
     """Does the work of `run` with a record that is already read."""
     ways: dict[str, tuple[str, Callable[[Record], None]]] = {BOARD: (BOARD, write_board)}
     server = os.environ.get(URI, "").rstrip("/")
@@ -115,7 +118,9 @@ def tell(record: Record, tracker: Tracker | None = None, *, alone: bool = False)
             failed.append(name)
             told = str(error).replace(server, without_password(server)) if server else str(error)
             reason = " ".join(told.split())[:300] or type(error).__name__
-            again = f"towers track --{record.kind} {record.output}" + (f" --track {tracker}" if tracker else "")
+            given = {record.kind: record.output, "bundle": bundle, "track": tracker}
+            options = (f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
+            again = f"towers track {' '.join(options)}"
             # A gate that refuses leaves no file of which `towers track` could tell.
             whole = record.output.exists()
             then = f"{record.output} is complete; fix it, then: {again}" if whole else "fix it, then judge again"

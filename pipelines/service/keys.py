@@ -7,6 +7,7 @@ its group and its mode. A new key is printed on stdout, once.
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,17 +32,24 @@ def add(file: Path, name: str, role: Role) -> None:
 
     Raises:
         DataError: the file or the name is invalid, the name is taken, or the file cannot keep its owner.
+        OSError: the key could not be printed, and is no key.
     """
     if not NAME.fullmatch(name):
         raise DataError(f"--name {name}: must be 1 to 64 letters, digits, '.', '_' or '-'")
+    if sys.stdout is None:
+        raise DataError("standard output is closed, and the key is shown only there; nothing is changed")
     with _alone(file):
         keys = _read(file) if file.exists() else []
         if any(each.name == name for each in keys):
             raise DataError(f"--name {name}: {file} has a key of this name; remove it first, or take another name")
         key = new_key()
         _write(file, [*keys, Key(name, role, digest(key.encode()))])
-    say(f"key {name!r} may {'read' if role == 'read' else 'read and change'}; it is shown only now:")
-    print(key)  # noqa: T201 - alone on stdout, for a shell's $(...)
+        say(f"key {name!r} may {'read' if role == 'read' else 'read and change'}; it is shown only now:")
+        try:
+            print(key, flush=True)  # noqa: T201 - alone on stdout, for a shell's $(...)
+        except OSError:
+            _write(file, keys)  # nobody has seen it
+            raise
 
 
 def show(file: Path) -> None:
@@ -83,7 +91,7 @@ def _read(file: Path) -> list[Key]:
 def _alone(file: Path) -> Iterator[None]:
     """Locks the file's directory: two concurrent commands would each lose the other's changes."""
     try:
-        directory = os.open(file.absolute().parent, os.O_RDONLY)
+        directory = os.open(file.resolve().parent, os.O_RDONLY)
     except OSError as error:
         raise DataError(f"--file {file}: {error.strerror}") from None
     try:
@@ -94,6 +102,7 @@ def _alone(file: Path) -> Iterator[None]:
 
 
 def _write(file: Path, keys: list[Key]) -> None:
+    file = file.resolve()  # a link stays one, and a service that names the file itself sees the change
     content = tomli_w.dumps({"key": [key._asdict() for key in keys]})
     before = file.stat() if file.exists() else None
     with staged(file, overwrite=True) as staging:

@@ -57,6 +57,8 @@ class Wording:
             return f"filter: {self.condition(step.condition)}"
         if step.kind == "diversity" and self.query.diversity is not None:
             return f"at most {self.query.diversity.most} of one {self.query.diversity.column}"
+        if step.kind == "seen" and self.query.similar_to is not None:
+            return "the items asked about are left out"
         return f"the first {self.query.k} come back" if step.kind == "k" else STEPS[step.kind]
 
     def obstacle(self, kept: KeptOut) -> str:
@@ -65,6 +67,8 @@ class Wording:
             return f"it fails the filter: {self.condition(kept.condition)}"
         if kept.by == "diversity" and self.query.diversity is not None:
             return f"better items used up its {self.query.diversity.column}"
+        if kept.by == "seen" and self.query.similar_to is not None:
+            return "the request asks for items like it"
         return f"{self.query.k} better items came" if kept.by == "k" else OBSTACLES[kept.by]
 
     def condition(self, condition: Condition) -> str:

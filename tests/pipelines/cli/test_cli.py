@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import os
 import shlex
 import signal
 import subprocess
@@ -687,3 +688,18 @@ def test_python_m_pipelines_is_the_same() -> None:
     done = subprocess.run([sys.executable, "-m", "pipelines", "index"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr == "error: Missing option '--bundle'. (see towers index --help)\n"
+
+
+@pytest.mark.long
+def test_a_closed_stderr_and_a_narrow_encoding_end_no_command(tmp_path: Path) -> None:
+    towers = f"{sys.executable} -m pipelines"
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    for line in (
+        f"{towers} losses",
+        f"{towers} synth --out {tmp_path / 'w'} --users 50 --items 1000 --events 500 2>&-",
+    ):
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, (line, done.stderr)
+    assert done.stdout == "" and (tmp_path / "w" / "events.parquet").is_file()

@@ -10,6 +10,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -411,6 +412,9 @@ def test_a_server_that_is_down_costs_a_warning(
     told = capsys.readouterr().err
     assert "warning: MLflow at http://127.0.0.1" in told and "not told" in told
     assert f"towers track --run {run} --track mlflow" in told
+    record = replace(of_run(run), kind="report", output=run)
+    assert tracking.tell(record, "mlflow", bundle=Path("my bundle")) == [f"MLflow at {os.environ[tracking.URI]}"]
+    assert f"towers track --report {run} --bundle 'my bundle' --track mlflow" in capsys.readouterr().err
     assert scalars(board(run / "tensorboard_result"))["train/epochs"] == 1
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -130,3 +131,29 @@ def test_two_commands_at_a_time_lose_nothing(file: Path) -> None:
         _, said = each.communicate(timeout=60)
         assert each.returncode == 0, said
     assert {key.name for key in read_keys(file)} == {f"{name}{n}" for name in "ab" for n in range(10)}
+
+
+def test_behind_a_link_the_file_itself_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "real").mkdir()
+    link, real = tmp_path / "keys.toml", tmp_path / "real" / "keys.toml"
+    link.symlink_to(real)
+    added(link, "a", "read", capsys)
+    added(link, "b", "read", capsys)
+    command.remove(link, "a")
+    assert link.is_symlink() and [key.name for key in read_keys(real)] == ["b"]
+
+
+def test_a_key_that_nobody_could_read_is_none(
+    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    added(file, "a", "read", capsys)
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr(sys, "stdout", full)
+        with pytest.raises(OSError, match="No space left"):
+            command.add(file, "b", "read")
+        with suppress(OSError):
+            full.close()
+    monkeypatch.setattr(sys, "stdout", None)
+    with pytest.raises(DataError, match="standard output is closed, and the key is shown only there; nothing is ch"):
+        command.add(file, "c", "read")
+    assert [key.name for key in read_keys(file)] == ["a"]

@@ -48,3 +48,16 @@ def test_a_step_and_an_obstacle_name_their_own_condition() -> None:
     for each, text in zip(condition.conditions, ('kind = "war"', "not (created ≥ 2022-02-19T06:51:44Z)"), strict=True):
         assert wording.step(Step("filter", 2, 1, [], [], each)) == f"filter: {text}"
         assert wording.obstacle(KeptOut("filter", each)) == f"it fails the filter: {text}"
+
+
+def test_the_items_of_a_request_for_similar_ones_are_not_called_seen() -> None:
+    asked, other = (Wording(RecallQuery(similar_to=items), {}) for items in (["i1"], None))
+    step, kept = Step("seen", 3, 2, [], [], None), KeptOut("seen", None)
+    assert (asked.step(step), asked.obstacle(kept)) == (
+        "the items asked about are left out",
+        "the request asks for items like it",
+    )
+    assert (other.step(step), other.obstacle(kept)) == (
+        "seen items, and those of the history, are left out",
+        "the user has seen it, or it is in the history",
+    )
