@@ -77,8 +77,9 @@ class Shell:
             self.towers(words[1:])
         else:
             assert words[0] == "curl", f"{line}: neither towers nor curl; run it here or name it in LEFT_OUT"
+            fails = "" if "--fail" in words else " --fail-with-body"
             done = subprocess.run(
-                ["bash", "-c", self._here(line).replace("curl", "curl --silent --show-error --fail-with-body", 1)],
+                ["bash", "-c", self._here(line).replace("curl", f"curl --silent --show-error{fails}", 1)],
                 env=os.environ | {"KEY": self.key},
                 capture_output=True,
                 text=True,
