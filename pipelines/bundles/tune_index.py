@@ -53,7 +53,7 @@ def tune(index: ScannIndex, queries: Floats, truth: Rows, target: float) -> tupl
         for leaves in ladder:
             parameters = replace(index.parameters, leaves_searched=leaves)
             wide = index.with_parameters(parameters)
-            whole = wide.leaves_of(k) == built
+            whole = wide.effort(k)[1] == built
             fewest, recall = _fewest_rescored(wide, queries, truth, target, whole=whole)
             advance(1, note=f"{leaves} leaves: recall@{k} {recall:.4f}")
             if fewest is not None:

@@ -187,8 +187,9 @@ def build_training(
     )
     counts = example_counts(events, data.manifest.items, tables) if alone else None
     in_batch = config.negatives is not None and config.negatives.name == "in_batch"
-    others = config.contrast.weight or getattr(config.loss, "impressions", 0)  # score any item
-    scored = counts > 0 if counts is not None and in_batch and not others else None
+    sampled = config.loss.sampled
+    any_item = config.contrast.weight or (sampled is not None and sampled.impressions)  # which they score, too
+    scored = counts > 0 if counts is not None and in_batch and not any_item else None
     zero_untrained_rows(model, tables, events, config.loss.positives, scored)
     start_rows(model, tables, events, replicas)
     connect_graphs(model, tables, [events.past])

@@ -166,7 +166,7 @@ def version_after(version: str, change: str) -> str:
 
 def replace_prior(
     bundle: Bundle,
-    out: Path,
+    directory: Path,
     prior: PriorInfo,
     item_prior: NDArray[np.float32],
     popular_counts: ArrayLike,
@@ -174,16 +174,18 @@ def replace_prior(
 ) -> Manifest:
     """Writes a copy of a bundle with another prior and without an index; all other files stay the same.
 
+    Not complete or absent: whoever calls it publishes the copy.
+
     Args:
         bundle: an opened bundle with a prior.
-        out: the new bundle.
+        directory: where to write, which does not exist yet.
         prior: its weights.
         item_prior: float32 [N, 2].
         popular_counts: [N].
         progress: shows `WRITE`, then `READ_BACK`.
 
     Raises:
-        OutputExistsError: `out` exists.
+        FileExistsError: `directory` exists.
         BundleError: the prior does not fit the bundle.
     """
     old = bundle.manifest
@@ -208,17 +210,16 @@ def replace_prior(
             }
         )
 
-    with staged(out) as directory:
-        directory.mkdir()
-        with progress(WRITE, sum(file.bytes for file in kept.values()) / 1e6, "MB") as advance:
-            for name, file in kept.items():
-                (directory / name).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(bundle.path / name, directory / name)
-                advance(file.bytes / 1e6)
-        _write_popular_counts(directory, popular_counts)
-        write_prior(directory, np.asarray(bundle.item_vectors), old.vectors, prior, item_prior)
-        written = [path for name in changed if (path := directory / name).exists()]
-        return _read_back(directory, written, manifest, progress)
+    directory.mkdir()
+    with progress(WRITE, sum(file.bytes for file in kept.values()) / 1e6, "MB") as advance:
+        for name, file in kept.items():
+            (directory / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(bundle.path / name, directory / name)
+            advance(file.bytes / 1e6)
+    _write_popular_counts(directory, popular_counts)
+    write_prior(directory, np.asarray(bundle.item_vectors), old.vectors, prior, item_prior)
+    written = [path for name in changed if (path := directory / name).exists()]
+    return _read_back(directory, written, manifest, progress)
 
 
 def _read_back(

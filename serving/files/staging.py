@@ -30,8 +30,6 @@ def staged(
 ) -> Iterator[Path]:
     """Yields the path to write to (a file or a directory that does not exist yet); publishes it at the end.
 
-    Within an output that has no place yet, for which `staged` gave the path, that is `out` itself, without a `check`.
-
     Args:
         out: the final path, file or directory.
         overwrite: replace what is there; the old content stays in place until the new one is complete.
@@ -45,9 +43,6 @@ def staged(
     """
     refuse_existing(out, overwrite=overwrite, marker=marker)
     asked, out = out, out.absolute()
-    if _one_name(out) in _ours:  # is itself not in its place yet, and gets there whole
-        yield out
-        return
 
     def last() -> None:
         refuse_existing(asked, overwrite=overwrite, marker=marker)  # another process may have made it meanwhile

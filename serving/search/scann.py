@@ -186,11 +186,7 @@ class ScannIndex:
         -1 where these hold fewer.
         """
         queries = checked_queries(queries, self.item_vectors.shape[1], count)
-        return self._candidates(unit_queries(queries)[0], count, self.leaves_of(k))
-
-    def leaves_of(self, k: int) -> int:
-        """How many leaves a search for k reads."""
-        return self.effort(k)[1]
+        return self._candidates(unit_queries(queries)[0], count, self.effort(k)[1])
 
     def _candidates(self, unit: Floats, count: int, leaves: int) -> Rows:
         """`candidates` for queries scaled to unit length, which keeps their order and avoids overflow in ScaNN."""

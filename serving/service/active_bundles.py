@@ -178,8 +178,7 @@ class ActiveBundles(Generic[T]):
         else:
             self._note(path.name, None)
             return ActiveBundle(path.name, opened, stamp)
-        gc.collect()  # what was opened is full of cycles
-        _trim()
+        _free_memory()
         # Of an unexpected exception only the type: its text may hold anything.
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
         self._note(path.name, _Refusal(reason=reason, short=short, stamps=stamps))
@@ -205,9 +204,7 @@ class ActiveBundles(Generic[T]):
         alive = [retired for retired in self._retired if retired() is not None]
         if len(alive) < len(self._retired):
             self._retired = alive
-            # A SavedModel is full of cycles, which only the collector frees; the C library keeps freed memory.
-            gc.collect()
-            _trim()
+            _free_memory()
 
 
 def _place(user_id: str, bundle: str) -> float:
@@ -223,6 +220,12 @@ def _stamp(path: Path) -> Stamp:
     except OSError:
         return None
     return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _free_memory() -> None:
+    # A SavedModel is full of cycles, which only the collector frees; the C library keeps freed memory.
+    gc.collect()
+    _trim()
 
 
 def _trim() -> None:

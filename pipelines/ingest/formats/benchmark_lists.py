@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from pipelines.errors import DataError
-from pipelines.ingest.formats.column_names import USUAL
+from pipelines.ingest.formats.column_names import USUAL, plain_name
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, lines_table
 
@@ -87,5 +87,5 @@ def table_header(path: Path) -> str:
     """The first line of a file if it names a column of users and one of items; else an empty text."""
     with path.open(encoding="utf-8-sig", errors="replace") as handle:
         line = handle.readline(1_000).strip()
-    names = {re.sub(r"[^a-z0-9]", "", word.lower()) for word in re.split(r"[\t,;| ]+", line)}
+    names = {plain_name(word) for word in re.split(r"[\t,;| ]+", line)}
     return line if names & {*USUAL["user"]} and names & {*USUAL["item"]} else ""

@@ -106,11 +106,11 @@ def id_column(path: Path, columns: Sequence[str], role: str, of_events: str) -> 
     """
     if of_events in columns:
         return of_events
-    plain = _plain(of_events) if of_events.isascii() else ""  # which loses all letters of most other scripts
-    if plain and (alike := [column for column in columns if column.isascii() and _plain(column) == plain]):
+    plain = plain_name(of_events) if of_events.isascii() else ""  # which loses all letters of most other scripts
+    if plain and (alike := [column for column in columns if column.isascii() and plain_name(column) == plain]):
         return alike[0]
     name = find(path, columns, role, None)
-    if name is None or _plain(name) in LATE:
+    if name is None or plain_name(name) in LATE:
         name = next((column for column in columns if column.lower() == "id"), name)
     if name is None:
         # data.columns would rename the events' column, too.
@@ -139,7 +139,7 @@ def id_columns(wanted: Columns, columns: Iterable[str], *, events: bool) -> set[
 
     One with a name of `LATE` only if no other may hold the ids of the items of `events`, or of a table of attributes.
     """
-    plain = {column: _plain(column) for column in columns}
+    plain = {column: plain_name(column) for column in columns}
     early = set(USUAL["item"]).difference(LATE)
     of_item = {column for column, name in plain.items() if column == wanted.item or name in early}
     found = of_item | {c for c, name in plain.items() if c == wanted.user or name in (*USUAL["user"], "id")}
@@ -150,7 +150,7 @@ def id_columns(wanted: Columns, columns: Iterable[str], *, events: bool) -> set[
 def role_columns(wanted: Columns, columns: Iterable[str]) -> set[str]:
     """The columns of events that may have a role: those of `wanted` and those with a common name of one."""
     usual = {name for names in USUAL.values() for name in names} | {"id"}
-    return {column for column in columns if column in wanted.model_dump().values() or _plain(column) in usual}
+    return {column for column in columns if column in wanted.model_dump().values() or plain_name(column) in usual}
 
 
 def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, remedy: str = "") -> str | None:
@@ -168,7 +168,7 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
         near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
         hint = (f"; did you mean {near[0]!r}?" if near else "") + (remedy and f"; {remedy}")
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {shown(columns)}{hint}")
-    plain = {_plain(column): column for column in reversed(columns)}
+    plain = {plain_name(column): column for column in reversed(columns)}
     # Elsewhere than in Amazon's reviews it may be anything.
     if plain.keys().isdisjoint(("asin", "reviewerid", "unixreviewtime")):
         plain.pop("overall", None)
@@ -197,11 +197,11 @@ def _free(columns: Sequence[str], role: str) -> list[str]:
     """The columns without the name of another role or a word for time or weight: an item's rating is not its id."""
     others = {name for other, names in USUAL.items() if other != role for name in names}
     amounts = {name for other in ("time", "weight") if other != role for name in USUAL[other]}
-    return [each for each in columns if _plain(each) not in others and amounts.isdisjoint(_words(each))]
+    return [each for each in columns if plain_name(each) not in others and amounts.isdisjoint(_words(each))]
 
 
 def _near(columns: Sequence[str], role: str) -> list[str]:
-    plain = {_plain(column): column for column in columns}
+    plain = {plain_name(column): column for column in columns}
     for name in USUAL[role]:
         if near := difflib.get_close_matches(name, plain, n=1, cutoff=NEAR):
             return [plain[near[0]]]
@@ -213,5 +213,6 @@ def _words(name: str) -> list[str]:
     return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower()) + re.findall(r"[a-z]+", name.lower())
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """Returns a name as `USUAL` writes it."""
     return re.sub(r"[^a-z0-9]", "", name.lower())

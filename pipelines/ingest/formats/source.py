@@ -87,9 +87,10 @@ def open_source(
     events = copies.local(events)
     if not events.exists():
         raise DataError(f"{events}: no such file or folder")
+    files = [events]
     if events.is_dir():
         warn_of_table_log(events, (path.name for path in Path(os.fspath(events)).iterdir()))
-    files = files_of(events) if events.is_dir() else [events]
+        files = files_of(events)
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)
     item_file = copies.local(items) if items else file_beside(events, files, kind, "items")

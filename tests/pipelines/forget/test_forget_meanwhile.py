@@ -11,9 +11,11 @@ from pipelines.bundles import build_index, fold, publish, renew
 from pipelines.forget import bundle as forget_bundle
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
+from serving.bundle import writer
 from serving.bundle.reader import Bundle
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.errors import BundleError
+from serving.files import staging
 from serving.files.lock import BusyError
 from tests.support.paths import ROOT
 from tests.support.worlds.serving import write_world
@@ -53,23 +55,39 @@ def test_a_fold_of_a_bundle_whose_user_was_forgotten_meanwhile_writes_nothing(
     assert GONE not in Bundle.open(tmp_path / "folded").query_rows
 
 
+def later_events(folder: Path) -> Path:
+    """Events after the last one that the prior of the bundle in a folder counts."""
+    opened = Bundle.open(folder / "bundle")
+    assert opened.manifest.prior is not None and opened.manifest.prior.until is not None
+    later = opened.manifest.prior.until + 1
+    rows = [f"u{n % 7},{opened.item_ids[n]},{later + n}" for n in range(40)]
+    (folder / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n")
+    return folder / "events.csv"
+
+
 @pytest.mark.parametrize("step", ["_made", "replace_prior"])
 def test_a_prior_renewed_of_a_bundle_whose_user_was_forgotten_meanwhile_writes_nothing(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shutil.copytree(ROOT / "tests" / "golden" / "bundle-3", tmp_path / "bundle")
-    opened = Bundle.open(tmp_path / "bundle")
-    assert opened.manifest.prior is not None and opened.manifest.prior.until is not None
-    later = opened.manifest.prior.until + 1
-    rows = [f"u{n % 7},{opened.item_ids[n]},{later + n}" for n in range(40)]
-    (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n")
-    user = opened.query_ids[0]
+    later_events(tmp_path)
+    user = Bundle.open(tmp_path / "bundle").query_ids[0]
     first(monkeypatch, renew, step, lambda: forget_in_bundle(tmp_path / "bundle", user, dry_run=False), after=True)
     with pytest.raises(BundleError, match=REPLACED):
         renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "events.csv"]
     renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
     assert user not in Bundle.open(tmp_path / "renewed").query_rows
+
+
+def test_a_renewal_that_is_killed_leaves_one_name_by_which_the_copy_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(ROOT / "tests" / "golden" / "bundle-3", tmp_path / "bundle")
+    events, left = later_events(tmp_path), list[str]()
+    first(monkeypatch, writer, "write_prior", lambda: left.extend(path.name for path in tmp_path.glob(".*")))
+    renew.run(tmp_path / "bundle", events, tmp_path / "renewed")
+    assert left == [staging.sibling(tmp_path / "renewed", "partial").name]
 
 
 def test_an_upload_of_a_bundle_whose_user_was_forgotten_meanwhile_ends_without_a_manifest(

@@ -290,13 +290,3 @@ def test_prepare_and_index_ask_for_the_place_before_they_read_or_build(
     monkeypatch.setattr("serving.files.staging.os.access", lambda *_, **__: False)
     with pytest.raises(PermissionError, match=f"no permission to write in {tmp_path / 'bundle'}"):
         build_index.run(tmp_path / "bundle")
-
-
-def test_within_an_output_that_is_not_in_its_place_yet_nothing_is_staged_again(tmp_path: Path) -> None:
-    """What a killed process leaves has the one name by which it is found."""
-    with staged(tmp_path / "out") as outer:
-        with staged(outer) as inner:
-            assert inner == outer
-            inner.mkdir()
-        assert list(tmp_path.iterdir()) == [outer]
-    assert (tmp_path / "out").is_dir()
