@@ -1,4 +1,4 @@
-# `make demo` and `make test` are the whole set-up: they need Python 3.11 (or 3.12) and make, nothing else.
+# `make demo` and `make test` are the whole set-up: they need Python 3.11 (or 3.12) with venv, and make.
 # The environment is .venv, from hash-pinned locks; uv installs them where it is on PATH, otherwise venv and pip.
 # PYTHON=/path/to/python3.11 names another interpreter.
 
@@ -118,7 +118,10 @@ $(BIN)/python:
 		exit 1; \
 	fi; \
 	echo "creating $(VENV) with $$found"; \
-	if [ -n "$(UV)" ]; then uv venv --quiet --python "$$found" $(VENV); else "$$found" -m venv $(VENV); fi
+	if [ -n "$(UV)" ]; then uv venv --quiet --python "$$found" $(VENV); else "$$found" -m venv $(VENV); fi || { \
+		rm -rf $(VENV);  $(if $(UV),,echo "Debian and Ubuntu have venv in a package of its own: python3-venv" >&2;) \
+		exit 1; \
+	}
 ifndef UV
 # An environment that uv made has no pip.
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip

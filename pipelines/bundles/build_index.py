@@ -22,11 +22,12 @@ from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.index_writer import replace_index
 from serving.bundle.manifest import MANIFEST, IndexInfo, read_manifest
 from serving.bundle.reader import Bundle
+from serving.errors import BundleError
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove
 from serving.search.exact import BLOCK_QUERIES, ExactIndex
 from serving.search.index import Floats, Index, Rows
-from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIndex
+from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIndex, scann_library
 from serving.search.scann_parameters import EXACT_BELOW, TUNED_K, ScannParameters
 
 SAMPLE, SEED = 2_000, 0  # of the queries to measure with
@@ -49,7 +50,7 @@ def run(
         bundle: the bundle directory.
         target_recall: recall@k against exact search that the index must reach, in (0, 1].
         target_k: that k.
-        kind: "auto" uses exact search below 20,000 items.
+        kind: "auto" uses exact search below 20,000 items, and with a warning where ScaNN cannot be loaded.
         like: the index of the bundle from which this one was just made, with nearly the same vectors; its settings are
             reused if they still reach the target.
 
@@ -71,7 +72,7 @@ def run(
         raise DataError(f"--kind {kind!r}: allowed are {', '.join(kinds)}")
     items = read_manifest(bundle).items
     if kind == "auto":
-        kind = "exact" if items < EXACT_BELOW else "scann"
+        kind = _kind_for(items)
     refuse_existing(bundle / MANIFEST, overwrite=True)
     if kind == "scann" and 1 < items < FEWEST:
         raise DataError(f"{bundle}: ScaNN needs at least {FEWEST} items, it has {items}; use --kind exact")
@@ -94,6 +95,17 @@ def run(
     # With `like`, the bundle is still on its way to its place.
     say(f"{bundle if like is None else 'index'}: {_summary(info)}")
     return info
+
+
+def _kind_for(items: int) -> Literal["exact", "scann"]:
+    if items < EXACT_BELOW:
+        return "exact"
+    try:
+        scann_library()
+    except BundleError as error:
+        say(f"warning: every query scans all {items:,} items: {error}")
+        return "exact"
+    return "scann"
 
 
 def phases_of(kind: Literal["exact", "scann"]) -> tuple[str, ...]:

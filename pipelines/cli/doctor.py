@@ -33,7 +33,7 @@ NATIVE = {
 NEEDED = [re.split(r"[<>=;]", each)[0] for each in requires("towers-recall") or () if "extra ==" not in each]
 OTHERS = sorted(set(NEEDED) - set(NATIVE))  # pure Python
 REPLACEMENTS = {"scann": "scann-core"}  # distributions with the same modules
-PLATFORMS = {"scann": ("linux", "darwin"), "uvloop": ("linux", "darwin")}  # not published for others
+PLATFORMS = {"scann": ("linux",), "uvloop": ("linux", "darwin")}  # not published for others
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS", "TF_NUM_INTEROP_THREADS")
 TIMEOUT_S = 180.0
 # The code that a new Python runs for each; TensorFlow also prints how many GPUs it sees and whether it could use one.

@@ -1,4 +1,4 @@
-"""The validation of `task = "retrieval"`: held-out users, and the popularity that the prior counts."""
+"""The validation of `task = "retrieval"`: held-out users, and the popularity for the prior and for new users."""
 
 import numpy as np
 
@@ -41,7 +41,7 @@ def validation(
         held.target_offsets,
         held.target_items,
         config.train.metric,
-        None if counting is None else shares_of(data, splits, splits, counting),
+        shares_of(data, splits, splits, counting or Counting()),
         replicas,
     )
     return check, counting, held.users

@@ -119,6 +119,8 @@ class Finals:
         runs = {(each.number, 0): each.run for each in entered}
         for plan, run in self._trained():
             before = runs.get((plan.of, plan.falling), tried[plan.of].run)
+            if run.end == "diverged":
+                continue  # a longer training of the same recipe and seed would, too
             if run.end == "converged" if plan.falling else len(run.epochs) >= len(before.epochs):
                 runs[plan.of, plan.falling] = run
         return [Finalist(tried[of], run, falling) for (of, falling), run in runs.items()]

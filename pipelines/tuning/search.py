@@ -34,9 +34,9 @@ ROOM = 0.8  # planned part of the recipe's training time, because a machine's lo
 MOST_TRIALS = 300  # beyond this, trials overfit this sample of users
 FINALS = SHARES // 3  # what is kept for the finals: as many runs of the best trial, at most a third of the budget
 NEAR, OTHERS_EVERY = 0.95, 3  # families that promise nearly as much as the best share one trial in this many
-MOST_REPEATS = 20  # this many repeated samples in a row mean that nothing new is left
+MOST_REPEATS, REPEATS = 20, 5  # so many repeated samples in a row: nothing new is left, or nothing of a family
 START, SAMPLED, LARGER_BATCH, REPEAT = "start", "sampled", "larger batch", "tried before"
-SPREAD = 100_003  # keeps the sampler seeds of two searches apart
+SPREAD, LARGEST_SEED = 100_003, 2**32  # keep the sampler seeds of two searches apart; NumPy takes no larger one
 PATIENCE, MOST_EPOCHS = 5, 10_000  # of a training; the share ends it before the latter
 MOST_SCORES, MOST_USERS, LEAST_USERS = 1_000_000_000, 10_000, 1_000  # users x items per validation, and users
 
@@ -85,6 +85,7 @@ class Search:
         longest = ROOM * asked.train_s
         self.share = min(self.clock.budget_s / SHARES, longest) if self.clock.timed else SHARE_EPOCHS
         self._largest = min(self.clock.budget_s / LARGEST_SHARE, longest / 2)
+        self.scarce = "--train-minutes" if longest / 2 < self.clock.budget_s / LARGEST_SHARE else "--budget-minutes"
         # As many as keep a validation no longer than the epochs in between.
         self.validation_users = min(MOST_USERS, max(LEAST_USERS, MOST_SCORES // traits.items))
 
@@ -116,7 +117,7 @@ class Search:
         """Runs trials until the search has used its part of the budget; calls `advance` for each."""
         while study := self._next():
             # A new one for each trial, so that an interrupted search samples what it would have.
-            seed = self.asked.seed * SPREAD + len(self.tried())
+            seed = (self.asked.seed * SPREAD + len(self.tried())) % LARGEST_SEED
             study.sampler = TPESampler(seed=seed, n_startup_trials=1, multivariate=True)
             study.optimize(self._objective, n_trials=1)
             advance(1)
@@ -211,10 +212,13 @@ class Search:
         # The one that has cost the least: a trial of whole users takes a fraction of the others' time.
         cost = {name: sum(each.run.cost for each in done if each.family == name) for name in families}
         chosen = min(near, key=lambda each: cost[each.family]) if near and len(done) % OTHERS_EVERY == 0 else first
-        tries = Counter(each.origin for each in done if each.family == chosen.family)
-        for name, by, point in families[chosen.family].steps(chosen.point, (chosen.origin, chosen.by), tries):
-            yield chosen.family, name, by, point
-        yield chosen.family, SAMPLED, 0, None
+        for each in (chosen, first, *others):
+            own = [trial for trial in done if trial.family == each.family]
+            tries = Counter(trial.origin for trial in own)
+            for name, by, point in families[each.family].steps(each.point, (each.origin, each.by), tries):
+                yield each.family, name, by, point
+            if any(trial.run.reason != REPEAT for trial in own[-REPEATS:]):
+                yield each.family, SAMPLED, 0, None
 
     def _known(self) -> set[str]:
         return {canonical(self.sections(each.family, each.point)) for each in self.tried() if each.point}

@@ -50,14 +50,22 @@ class Family:
         later in small ones. `tries` counts the trials that moved a setting.
         """
 
+        def moves(name: str, size: int) -> list[int]:
+            if name != "dimension":
+                return [size, -size]
+            # The user named each, and none is nearer than another.
+            return [place - self.settings[name].index(best[name]) for place in range(len(self.settings[name]))]
+
         def turn(name: str) -> int:
             at_a_bound = best[name] in (self.settings[name][0], self.settings[name][-1])
-            return tries.get(name, 0) // (1 if at_a_bound else 2)
+            in_a_turn = len(self.settings[name]) - 1 if name == "dimension" else 1 if at_a_bound else 2
+            return tries.get(name, 0) // max(1, in_a_turn)
 
         order = sorted(self.settings, key=turn)
         sizes = [(name, 1 if turn(name) else max(1, len(self.settings[name]) // WIDE)) for name in order]
         small = [(name, 1) for name in order]
-        for name, by in [last, *((name, sign * by) for name, by in sizes + small for sign in (1, -1))]:
+        around = ((name, by) for name, size in sizes + small for by in moves(name, size))
+        for name, by in (last, *around):
             if by:
                 values = self.settings[name]
                 yield name, by, {**best, name: values[min(len(values) - 1, max(0, values.index(best[name]) + by))]}

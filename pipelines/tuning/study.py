@@ -112,7 +112,7 @@ class Rungs:
         """Reports what is new; returns whether to prune the trial."""
         reached = max(self._reported, RUNGS if run.complete else min(RUNGS, int(RUNGS * run.cost / most)))
         for rung in range(self._reported + 1, reached + 1):
-            if run.at(most * rung / RUNGS):
+            if run.epochs and run.epochs[0].cost <= most * rung / RUNGS:
                 self._trial.report(run.at(most * rung / RUNGS), rung)
         self._reported = reached
         return self._trial.should_prune()

@@ -37,7 +37,7 @@ from towers.errors import ConfigError
 
 Row = dict[str, Any]
 
-# Of a trial's stored data: an unfinished search of another version starts over.
+# Of a trial's stored data: an unfinished search of another version is refused.
 VERSION = 11
 DEFAULT_MINUTES = 60.0
 DIMENSION = 64
@@ -100,8 +100,8 @@ def run(
     seed = fixed.config.train.seed if seed is None else seed
     asked = SearchGoal(metric or fixed.config.train.metric, seed, trials, budget_s, 60.0 * train_minutes)
     parse_config({"train": {"metric": asked.metric, "seed": seed}}, origin="--metric, --seed")
-    traits, space = _space(data, fixed, asked.metric, dimensions, without_starts)
     refuse_changes(data)
+    traits, space = _space(data, fixed, asked.metric, dimensions, without_starts)
     refuse_leaks(data)
     if not has_targets(data, "valid"):
         raise DataError(f"{dataset}: it has no validation targets, so settings cannot be compared")
@@ -135,12 +135,12 @@ def run(
             search.clock.save(now=True)
             try:
                 refuse_taken()
-                _write(finals, out, dataset.name)
+                _write(finals, out, dataset.resolve().name)
             except OutputExistsError as taken:
                 say(f"the best recipe so far is not written: {taken}")
             raise
         refuse_taken()  # another process may have written it in the meantime
-        rows = _write(finals, out, dataset.name)
+        rows = _write(finals, out, dataset.resolve().name)
         error = None if rows else _nothing(search)
         remove(work)
     if error:
@@ -199,7 +199,9 @@ def _nothing(search: Search) -> ConfigError | DataError:
     told = f"no trial finished: {'; '.join(reasons)}"
     if runs and all(run.end == "refused" for run in runs):
         return ConfigError(told)  # no budget lets it train
-    return DataError(f"{told}{'; give a larger --budget-minutes' if search.clock.timed else ''}")
+    slow = any(run.end == "too slow" for run in runs)
+    option = search.scarce if slow else "--budget-minutes" if all(run.end == "budget" for run in runs) else ""
+    return DataError(f"{told}{f'; give a larger {option}' if option and search.clock.timed else ''}")
 
 
 def _space(
@@ -217,7 +219,8 @@ def _space(
     train = fixed.config.train.model_copy(update={"metric": metric})
     check_recipe(fixed.config.model_copy(update={"train": train}), data)
     traits = Traits.of(data, fixed.config)
-    return traits, fixed.families(families(traits, tuple(dimensions) or (DIMENSION,), without_starts), traits)
+    sizes = tuple(dict.fromkeys(dimensions)) or (DIMENSION,)
+    return traits, fixed.families(families(traits, sizes, without_starts), traits)
 
 
 def _growth(data: Dataset, fixed: FixedSettings) -> float:

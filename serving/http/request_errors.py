@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, get_args
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 from pydantic_core import from_json
 
 from serving.bundle.request_features import shown
@@ -29,6 +29,20 @@ _RULES = {
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must hold at least {min_length}",
 }
+
+
+MANY = 100
+
+
+def explained_first(error: ValidationError, model: type[BaseModel]) -> RequestError:
+    """The first of pydantic's errors in this service's words; `model` is the body's.
+
+    Pydantic has no way to the first alone, and a megabyte of keys that do not exist would hold the event loop.
+    """
+    if (count := error.error_count()) > MANY:
+        keys = ", ".join(model.model_fields)
+        return RequestError(f"the body has {count:,} faults, most of them keys that do not exist; allowed are {keys}")
+    return explained(dict(error.errors(include_url=False)[0]), model)
 
 
 def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> RequestError:

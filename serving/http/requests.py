@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from serving.catalogue.catalogue import Wanted
 from serving.errors import RequestError
-from serving.http.request_errors import at_most, explained
+from serving.http.request_errors import at_most, explained_first
 from serving.recall.query import EVERYTHING, Diversity, RecallQuery, string_lists
 from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES
 from serving.search.conditions import Condition, size
@@ -160,7 +160,7 @@ def parse(model: type[Body], body: bytes) -> Body:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise explained(dict(error.errors(include_url=False)[0]), model) from None
+        raise explained_first(error, model) from None
 
 
 def query_of(content: Mapping[str, Any], settings: Settings) -> RecallQuery:
@@ -177,7 +177,7 @@ def query_of(content: Mapping[str, Any], settings: Settings) -> RecallQuery:
     try:
         return limited(model.model_validate(content), settings)
     except ValidationError as error:
-        raise explained(dict(error.errors(include_url=False)[0]), model) from None
+        raise explained_first(error, model) from None
 
 
 def limited(request: RecallRequest | SimilarRequest, settings: Settings, path: str = "") -> RecallQuery:

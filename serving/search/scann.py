@@ -63,7 +63,7 @@ class ScannIndex:
         Raises:
             BundleError: ScaNN is not installed on this platform.
         """
-        pybind = _scann()
+        pybind = scann_library()
         items, dimension = item_vectors.shape
         parameters = parameters or ScannParameters.for_size(items, dimension)
         builder = pybind.builder(np.asarray(item_vectors), TUNED_K, "dot_product")
@@ -84,7 +84,7 @@ class ScannIndex:
         Raises:
             BundleError: ScaNN is not installed here, or the directory is not an index of these item vectors.
         """
-        pybind = _scann()
+        pybind = scann_library()
         try:
             assets = (directory / ASSETS).read_text(encoding="utf-8")
             _check_arrays(directory, len(item_vectors))
@@ -212,15 +212,20 @@ def _check_arrays(directory: Path, items: int) -> None:
             raise BundleError(f"{directory}: an index of {len(array)} items beside {items} item vectors")
 
 
-def _scann() -> Any:
+def scann_library() -> Any:
+    """ScaNN's own module.
+
+    Raises:
+        BundleError: it cannot be loaded here.
+    """
     # ScaNN imports TensorFlow if installed; without this its start-up messages drown the command's own output.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         from scann.scann_ops.py import scann_ops_pybind
     except Exception as error:  # noqa: BLE001 - TensorFlow, which it imports, raises its own errors for libraries
         raise BundleError(
-            f"ScaNN cannot be loaded on this platform ({error}); it publishes wheels for Linux (glibc) and macOS only, "
-            "and 1.4.2 for ARM Linux installs and does not import. Use the exact index instead: "
-            'towers index --kind exact (kind="exact")'
+            f"ScaNN cannot be loaded on this platform ({error}); it publishes wheels for Linux (glibc) only, and 1.4.2 "
+            "for ARM installs and does not import. Use the exact index instead: towers index --kind exact "
+            '(kind="exact")'
         ) from None
     return scann_ops_pybind

@@ -38,7 +38,7 @@ class Validation:
         seen_offsets, seen_items: [Q + 1] and flat, what each user has seen.
         target_offsets, target_items: [Q + 1] and flat, what each user took next.
         metric: ``recall@k`` or ``ndcg@k``.
-        shares: log shares of every item, for a model with a prior; None without one.
+        shares: log shares of every item, for the prior and for users of whom nothing is known; None ranks by scores.
         replicas: the workers, each of which ranks for a part of the users.
     """
 
@@ -70,8 +70,7 @@ class Validation:
         while the metric grows, if all of that is more than chance.
 
         Only items about which training learnt something are ranked, as only they are served: an untrained item's zero
-        vector scores 0, which is more than most items get from a loss that pushes scores down. The prior is kept if the
-        metric is better with it.
+        vector scores 0, which is more than most items get from a loss that pushes scores down.
         """
         ranking = Ranking.of(self, model)
         own, settings = model.candidate_tower.norm_exponent, model.settings
@@ -111,7 +110,7 @@ class Ranking:
         held: the held-out users.
         learnt: [M] numbers of the items that are ranked.
         vectors: [M, D], not divided by any power of their length.
-        queries: [Q, D]; with shares, zero where training learnt nothing about the known features.
+        queries: [Q, D]; zero where training learnt nothing about the known features.
         seen: the held-out users' seen items by their place in `learnt`, -1 for others.
         candidates: [q, C] places in `learnt` of the best items of this worker's users when last ranked.
         known: the metric of each user, by norm exponent and prior.
@@ -136,8 +135,7 @@ class Ranking:
             {key: rows[learnt] for key, rows in held.candidate.items()},
         )
         queries = embed_all(model.query_tower.serve, held.query)
-        if held.shares is not None:
-            queries[~informed(model.query_tower, held.query)] = 0
+        queries[~informed(model.query_tower, held.query)] = 0
         part, width = held.replicas.part(len(queries)), held.depth
         if "validation" in (model.settings.norm_exponent, model.settings.prior):
             width += EXTRA
@@ -167,7 +165,8 @@ class Ranking:
 
     def climbed(self, exponent: float, prior: Prior) -> tuple[Prior, float]:
         """The prior whose weight `now` ranks best, or the one given if that gains no more than chance; and the mean."""
-        now, value = self.climb(lambda now: (exponent, replace(prior, now=now)), prior.now, 0.0, MOST_WEIGHT)
+        least, most = min(0.0, prior.now), max(MOST_WEIGHT, prior.now)
+        now, value = self.climb(lambda now: (exponent, replace(prior, now=now)), prior.now, least, most)
         best, before = replace(prior, now=now), self.values(exponent, prior)
         if beyond_chance(self.values(exponent, best) - before):
             return best, value
@@ -228,10 +227,11 @@ class Ranking:
         """The vectors of this worker's queries and of the items, whose dot products are the scores."""
         held, (exponent, prior) = self.held, settings
         queries, vectors = self.queries, scaled(self.vectors, exponent)
-        if held.shares is not None:
+        unknown = ~queries.any(axis=1)
+        if held.shares is not None and (prior is not None or unknown.any()):
             weights = (prior or Prior(0.0, 0.0)).weights(np.diff(held.seen_offsets)) * deviation(queries, vectors)
             # A query about which nothing is known gets what is popular now.
-            weights[~queries.any(axis=1)] = 1, 0
+            weights[unknown] = 1, 0
             queries = np.concatenate([queries, weights], axis=1)
             shares = np.stack([held.shares.now[self.learnt], held.shares.past[self.learnt]], axis=1)
             vectors = np.concatenate([vectors, shares], axis=1)

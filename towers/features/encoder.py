@@ -19,7 +19,9 @@ from towers.ops.stateless_random import first_weights, own_seed
 if TYPE_CHECKING:
     from towers.features.item_columns import ItemColumns
 
-WORD_BREAKS = r"[^\pL\pN]+"
+WORD_BREAKS = r"[^\pL\pN\pM]+"  # marks are part of words: in Hindi, Thai and others they are vowels
+# What TensorFlow makes another letter of in Turkish, Azeri or Lithuanian, if that is the language of the process.
+CAPITALS = {"I": "i", "\u0130": "i\u0307", "\u00cc": "\u00ec", "\u00cd": "\u00ed", "\u0128": "\u0129"}
 CLOCK_VALUES = {"hour": 24, "weekday": 7}
 
 
@@ -150,6 +152,8 @@ class FeatureEncoder(tf.Module):
                 bucket = 1 + tf.strings.to_hash_bucket_fast(raw, config.buckets)
                 return tf.cast(tf.where(raw == "", tf.constant(MISSING, tf.int64), bucket), tf.int32)
             case "text":
+                for capital, small in CAPITALS.items():
+                    raw = tf.strings.regex_replace(raw, capital, small)
                 words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(raw, "utf-8"), WORD_BREAKS, " "))
                 raw = words[:, : config.max_length].to_tensor("", shape=[None, config.max_length])
             case "history" | "neighbours" | "cooccurrence" | "sequence":

@@ -220,12 +220,18 @@ def with_scann_gone(large: Path) -> list[Callable[[], object]]:
     ]
 
 
-def test_a_platform_without_scann_is_offered_the_exact_index(large: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_platform_without_scann_has_the_exact_index(
+    large: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     without_scann(monkeypatch)
     for call in with_scann_gone(large):
-        with pytest.raises(BundleError, match=r"wheels for Linux .* and macOS only.*--kind exact"):
+        with pytest.raises(BundleError, match=r"wheels for Linux \(glibc\) only.*--kind exact"):
             call()
     assert command.run(large, kind="exact").kind == "exact"
+    monkeypatch.setattr(command, "EXACT_BELOW", 1)
+    capsys.readouterr()
+    assert command.run(large).kind == "exact"
+    assert "warning: every query scans all 3,000 items: ScaNN cannot be loaded" in capsys.readouterr().err
 
 
 def test_of_users_without_vectors_none_is_in_the_sample_and_all_others_may_be(tmp_path: Path) -> None:

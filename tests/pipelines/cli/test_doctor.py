@@ -154,6 +154,6 @@ def test_an_index_says_so_where_scann_is_installed_and_does_not_import(
     for name in [name for name in sys.modules if name.partition(".")[0] == "scann"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.syspath_prepend(tmp_path)
-    told = r"cannot be loaded .*\(undefined symbol\).*ARM Linux installs and does not import.*towers index --kind exact"
+    told = r"cannot be loaded .*\(undefined symbol\).*for ARM installs and does not import.*towers index --kind exact"
     with pytest.raises(BundleError, match=told):
         ScannIndex.build(np.zeros((4, 2), np.float32))

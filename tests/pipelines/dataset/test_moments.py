@@ -19,6 +19,9 @@ def test_numbers_of_all_blocks_count_alike() -> None:
     assert with_moments(spec, [np.zeros(0)]) == spec
     # Of equal numbers the mean, and so the deviation, is off by rounding.
     assert with_moments(spec, [np.full(1_000, np.log1p(0.03))]).deviation == 1.0
+    # Weight decay leaves dead dimensions of an embedding; float32, in which they are divided, takes these for 0.
+    assert with_moments(spec, [np.array([1e-39, 2e-39, 4e-39])]).deviation == 1.0
+    assert with_moments(spec, [np.array([1e-30, 2e-30])]).deviation == pytest.approx(0.5e-30)
 
 
 def test_each_place_of_a_vector_has_its_own_and_a_constant_one_deviates_by_one() -> None:

@@ -6,8 +6,9 @@ import numpy as np
 import polars as pl
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.vocabulary import by_falling_count, learn_features
+from pipelines.dataset.vocabulary import _values, by_falling_count, learn_features
 from pipelines.ingest import prepare
+from tests.towers.model.test_two_tower import TITLES, WORDS
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.data.events import Events
@@ -53,3 +54,7 @@ def test_each_kind_learns_as_many_values_as_the_recipe_allows(tmp_path: Path) ->
         "title": ["sea", "the"],
     }
     assert [len(values) for values in learnt(most=9, least=1).values()] == [3, 3, 3, 3, 4]
+
+
+def test_words_of_titles_are_those_that_the_towers_look_up() -> None:
+    assert sorted(_values([pl.Series(TITLES)], "text", 99)) == sorted(WORDS)

@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from pipelines.bundles import export
 from pipelines.bundles.blessing import valid_blessing
 from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
@@ -21,6 +22,7 @@ from pipelines.evaluation import report
 from pipelines.evaluation.report_json import REPORT
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
+from pipelines.ingest import prepare
 from pipelines.launch.daily import daily, days
 from pipelines.launch.daily.daily import LOCK
 from pipelines.launch.daily.day import ACTIVATED, FAILED, PLAN, SUMMARY, Day, Step
@@ -28,7 +30,7 @@ from pipelines.launch.daily.days import all_days
 from pipelines.launch.daily.settings import Loop
 from pipelines.launch.rules import read_rules
 from pipelines.training import train
-from serving.bundle.active import Active
+from serving.bundle.active import Active, Canary
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
@@ -283,6 +285,32 @@ def test_a_day_is_its_content(loop: Loop, tmp_path: Path) -> None:
     assert days.today(Loop.read(tmp_path / "daily.toml")).name == day.name
 
 
+@pytest.mark.parametrize(
+    "line", ['items = "i.csv"', 'users = "u.csv"', 'format = "csv"', 'on_bad_rows = "skip"', 'vectors = "int8"']
+)
+def test_what_its_settings_say_makes_another_day_and_reaches_its_steps(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+) -> None:
+    (tmp_path / "i.csv").write_text("item_id,price\ni1,1\n")
+    (tmp_path / "u.csv").write_text("user_id,age\nu1,30\n")
+    other = Loop.read(write_settings(tmp_path, SETTINGS + line))
+    assert other.key() != loop.key()
+    steps = dict[str, dict[str, object]]()
+    for step, called in (("prepare", prepare), ("export", export)):
+        monkeypatch.setattr(called, "run", lambda *_, step=step, **named: steps.update({step: named}))
+    for step in days.today(other).steps():
+        if step.name in ("prepare", "export"):
+            step.make()
+    plain = {"items": None, "users": None, "format": "auto", "on_bad_rows": "error", "vectors": "float32"}
+    key, value = line.replace('"', "").split(" = ")
+    given = tmp_path / value if key in ("items", "users") else value
+    assert {**steps["prepare"], **steps["export"]} == {**plain, key: given}
+    if key in ("items", "users"):
+        before = other.key()
+        (tmp_path / value).write_text(f"{key[:-1]}_id,tag\nx,1\n")
+        assert other.key() != before
+
+
 def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -> None:
     """A partition may be a link to another disk; a hidden file is what rsync has half copied."""
     (tmp_path / "disk").mkdir()
@@ -499,15 +527,16 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
         # A killed export, and a killed index, of another host, as of a pod that is gone.
         (tmp_path / "bundles" / f"..{name}.candidate.00000000.1.partial").mkdir()
         (tmp_path / "bundles" / f".{name}.00000000.1.partial").mkdir()
-    active = Active(active=names[4], previous=(names[1], names[0]))
+    canary = Canary(bundle=names[2], share=0.1)
+    active = Active(active=names[4], previous=(names[1], names[0]), canary=canary)
     (tmp_path / "bundles" / "active.json").write_text(active.model_dump_json())
     today = next(day for day in all_days(loop) if day.name == names[4])
-    # Two are kept; the second is what a rollback goes to.
-    assert days.remove_old(loop, today) == [names[0], names[2]]
+    # Two are kept, what a rollback goes to, and the canary.
+    assert days.remove_old(loop, today) == [names[0]]
     left = {path.name for path in (tmp_path / "bundles").iterdir()} - {"active.json"}
     stays = ("{}", "{}.blessing.json", "..{}.candidate.00000000.1.partial", ".{}.00000000.1.partial")
-    assert left == {each.format(name) for name in (names[1], *names[3:]) for each in stays}
-    assert {path.name for path in (tmp_path / "days").iterdir()} == {names[1], *names[3:]}
+    assert left == {each.format(name) for name in names[1:] for each in stays}
+    assert {path.name for path in (tmp_path / "days").iterdir()} == {*names[1:]}
 
 
 def test_a_day_has_ended_before_old_ones_are_removed(

@@ -302,6 +302,14 @@ def test_what_was_altered_before_the_gate_is_no_evidence(root: Root) -> None:
     assert not list(root.root.glob("*.blessing.json"))
 
 
+@pytest.mark.parametrize("name", [OLD, NEW])
+def test_a_bundle_that_is_damaged_is_not_judged(root: Root, name: str) -> None:
+    flip(root.root / name / "item_vectors.npy")
+    code, said = root.gate()
+    assert code == 2 and f"{name}/item_vectors.npy: altered: its SHA-256 is not the manifest" in said
+    assert not list(root.root.glob("*.blessing.json"))
+
+
 def test_a_report_of_another_bundle_or_data_set_is_no_evidence(root: Root, tmp_path: Path) -> None:
     shutil.rmtree(root.root / "new.report")
     shutil.copytree(root.root / "old.report", root.root / "new.report")
@@ -372,6 +380,15 @@ def test_a_rollback_goes_back_to_the_content_that_answered(root: Root) -> None:
     assert root.bundles("activate", NEW, "--override", "once more")[0] == 0
     (root.root / "gate.log").unlink()
     assert root.bundles("rollback")[0] == 3
+
+
+def test_a_rollback_goes_back_also_past_the_day_of_the_gate(root: Root) -> None:
+    assert root.bundles("gate", "--off", "before there was one")[0] == 0
+    (root.root / "gate.log").unlink()
+    assert root.bundles("activate", WORSE)[0] == 0
+    assert root.bundles("gate", str(root.rules))[0] == 0
+    assert [*root.log()[-1]["answered"]] == [WORSE, OLD]
+    assert root.bundles("rollback")[0] == 0 and root.active() == OLD
 
 
 def test_a_gate_is_removed_with_a_reason(root: Root) -> None:

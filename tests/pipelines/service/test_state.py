@@ -136,6 +136,21 @@ def test_of_a_backup_with_a_row_that_no_service_can_read_nothing_is_restored(tmp
     assert {path.name for path in tmp_path.iterdir()} == {"state", "backup"}
 
 
+def test_of_a_journal_with_a_damaged_page_there_is_no_backup(tmp_path: Path) -> None:
+    with closing(SqliteJournal.open(tmp_path / "state")) as journal:
+        journal.put_items([(f"i{number}", {"text": "x" * 400}, {}) for number in range(200)])
+    with closing(sqlite3.connect(tmp_path / "state" / FILE)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ((page,),) = connection.execute("PRAGMA page_size").fetchall()
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'items'").fetchall()
+    with (tmp_path / "state" / FILE).open("r+b") as file:
+        file.seek(page * (root - 1))
+        file.write(b"\xff" * page)
+    with pytest.raises(DataError, match="damaged"):
+        state.backup(tmp_path / "state", tmp_path / "backup")
+    assert not (tmp_path / "backup").exists()
+
+
 def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for call in (lambda: state.backup(tmp_path / "empty", tmp_path / "out"),

@@ -285,6 +285,17 @@ def test_a_worker_that_the_system_has_no_room_for_is_tried_again(
     assert worker.start_at is None and worker.process is not first
 
 
+@pytest.mark.parametrize("graceful_s", [None, 45])
+def test_a_worker_that_finishes_its_requests_has_their_time_before_it_counts_as_hung(
+    monkeypatch: pytest.MonkeyPatch, graceful_s: int | None
+) -> None:
+    monkeypatch.setattr(workers.SPAWN, "Process", Process)
+    config = uvicorn.Config("", log_config=None, timeout_graceful_shutdown=graceful_s)
+    worker = Worker(config, [], None)
+    looks = next(count for count in range(1, 10_000) if worker._stands_still())
+    assert looks * workers.LOOK_S == pytest.approx(workers.HUNG_S + (graceful_s or 0), abs=2 * workers.LOOK_S)
+
+
 def test_the_directory_of_metrics_is_empty_at_the_start_and_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(METRICS, raising=False)
     with shared_metrics() as directory:

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from pipelines.bundles import build_index, export, fold, renew
+from pipelines.bundles.run import load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout, seen
 from pipelines.dataset.popularity import DAY_S
@@ -22,6 +23,7 @@ from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
 from pipelines.training.prior import chosen_on_validation
+from pipelines.training.validation import validation
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import DIGEST, json_digest
 from serving.bundle.reader import Bundle
@@ -71,6 +73,23 @@ def recipe(epochs: int = 3, **model: object) -> Config:
             "train": {"epochs": epochs, "batch_size": 256, "metric": "recall@10"},
         }
     )
+
+
+def test_without_a_prior_the_validation_of_new_users_is_that_of_the_popular_items(world: Path, tmp_path: Path) -> None:
+    train.run(recipe(epochs=1, prior="off"), world / "dataset", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    held, counting, users = validation(run.config, run.dataset, run.tables)
+    assert held is not None and users is not None and counting is None
+    trained = run.dataset.events("train")
+    popular = np.argsort(-np.bincount(trained.item, minlength=ITEMS), kind="stable")[:10]
+    new = np.flatnonzero(~np.isin(users, trained.user))
+    assert len(new) > 10
+    wanted = [
+        np.isin(held.target_items[held.target_offsets[each] : held.target_offsets[each + 1]], popular).mean()
+        for each in new
+    ]
+    assert np.mean(wanted) > 0
+    np.testing.assert_allclose(held.values(run.model)[new], wanted)
 
 
 @pytest.mark.long

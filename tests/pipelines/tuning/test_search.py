@@ -293,6 +293,26 @@ def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Pa
     assert "graph" in {family_of(config) for config, _, _, before in formula.asked[8:] if before.epochs}
 
 
+def test_a_family_with_nothing_new_left_gives_way_to_the_next(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(search, "REPEATS", 2)
+    fixed = {
+        "loss": {"name": "ccl"},
+        "sampler": {"name": "in_batch"},
+        "model": {"dimension": 8, "query_dropout": 0.0},
+        "optimizer": {"learning_rate": 0.1, "weight_decay": 0.0, "average": 0.0},
+        "contrast": {"weight": 0.0},
+        "train": {"batch_size": 16, "balance": 0.0, "recency": 1.0},
+    }
+    formula = Formula(curve=lambda config: (0.9 if family_of(config) == "ids" else 0.3, 0.0))
+    rows = searched(formula, dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=40).rows
+    tried = Counter(row["family"] for row in rows if row["reason"] != search.REPEAT)
+    assert rows[0]["family"] == "ids" and tried["ids"] < 15
+    assert len(rows) == 40 and all(tried[name] > 4 for name in ("graph", "history"))
+    assert Counter(row["reason"] for row in rows)[search.REPEAT] <= 15
+
+
 def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -> None:
     fixed = {
         "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},

@@ -205,6 +205,16 @@ def test_every_setting_has_its_turn_before_one_has_a_second() -> None:
         assert [name for name, _ in steps(family, best, **tries)][:6:2] == list(order), tries
 
 
+def test_every_dimension_has_its_turn_with_the_first_step() -> None:
+    family = Family("f", {"dimension": (64, 32, 128, 16), "a": (1, 2, 3)}, ())
+    best = {"dimension": 64, "a": 2}
+    for tries in (0, 1, 2):
+        found = steps(family, best, dimension=tries)
+        assert found[:5] == [("dimension", 32), ("dimension", 128), ("dimension", 16), ("a", 3), ("a", 1)]
+    assert steps(family, best, dimension=3)[:3] == [("a", 3), ("a", 1), ("dimension", 32)]
+    assert steps(family, {**best, "dimension": 128})[:3] == [("dimension", each) for each in (64, 32, 16)]
+
+
 def test_a_point_is_where_its_places_say() -> None:
     start = {"a": 2, "b": "x", "constant": 7}
     family = Family("f", {"a": (1, 2, 3, 4), "b": ("x", "y")}, (start,))
@@ -499,6 +509,22 @@ def test_a_trial_below_the_best_quarter_at_equal_cost_is_pruned(tmp_path: Path) 
     assert [run.complete for run in runs] == [True, True, True, False, False, True]
 
 
+def test_a_trial_that_finds_nothing_is_pruned_too(tmp_path: Path) -> None:
+    study = open_study(tmp_path / "study.db", "search")
+    told = list[bool]()
+
+    def objective(run: Run) -> Callable[[Trial], float]:
+        def train(trial: Trial) -> float:
+            told.append(Rungs(trial).report(run, 8.0))
+            return run.value
+
+        return train
+
+    for run in (run_of(*[0.2] * 8), run_of(*[0.0] * 4, end="pruned"), run_of(0.0, every=7.0, end="pruned")):
+        one_trial(study, objective(run))
+    assert told == [False, True, True]
+
+
 def test_a_trial_in_which_the_process_ends_time_and_again_has_failed(tmp_path: Path) -> None:
     for attempt in range(3):
         study = open_study(tmp_path / "study.db", "search")
@@ -661,6 +687,7 @@ def test_a_finalist_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_t
         (0, run_of(0.5, 0.6, 0.7, end="pruned"), 0.7),
         (0, run_of(0.5, 0.9, 0.7, criteria=(0.1, 0.2, 0.3)), 0.7),
         (0, run_of(end="failed"), 0.6),
+        (0, run_of(0.5, 0.9, 0.8, end="diverged"), 0.6),
         (0, run_of(0.5, end="pruned"), 0.6),  # it had lost its checkpoint, and began anew
         (3, run_of(0.5, 0.6, 0.7), 0.7),
         (3, run_of(0.5, 0.6, 0.7, end="budget"), 0.6),  # its rate has not fallen

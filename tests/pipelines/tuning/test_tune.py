@@ -28,6 +28,7 @@ from pipelines.training import check, train
 from pipelines.tuning import clock, search, training, tune
 from pipelines.tuning.space import Family, families
 from pipelines.tuning.study import ATTEMPTS
+from pipelines.tuning.training import Epoch, Run
 from serving.files.staging import OutputExistsError
 from tests.support.paths import PROCESSES, ROOT
 from tests.support.processes.tuned_run import FIXED, METRIC, SEED, shorten
@@ -38,6 +39,7 @@ from towers.errors import ConfigError
 pytestmark = pytest.mark.long  # whole searches, over a minute in all
 
 TRIALS = 5
+EPOCH = Epoch(cost=1.0, metric=0.1, criterion=0.1, train_seconds=1.0, seconds=1.0, norm_exponent=0.0)
 
 
 @pytest.fixture(autouse=True)
@@ -279,6 +281,37 @@ def test_a_used_up_budget_ends_search_and_finals(
     rows = tuned_to(dataset, tmp_path / "r.toml", trials=None, budget_minutes=2.0)
     assert 60 < made[0].used() < 1.03 * 120
     assert len(rows) > 1
+
+
+@pytest.mark.parametrize(
+    ("minutes", "end", "advice"),
+    [
+        ({"budget_minutes": 600.0}, "too slow", "; give a larger --train-minutes"),
+        ({"budget_minutes": 60.0, "train_minutes": 600.0}, "too slow", "; give a larger --budget-minutes"),
+        ({"budget_minutes": 600.0}, "budget", "; give a larger --budget-minutes"),
+        ({"budget_minutes": 600.0}, "diverged", ""),
+        ({"budget_minutes": None}, "diverged", ""),
+    ],
+)
+def test_a_search_that_finds_nothing_advises_what_would_help(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, minutes: dict[str, Any], end: Any, advice: str
+) -> None:
+    monkeypatch.setattr(search, "train", lambda *_: Run(end=end, reason="why"))
+    with pytest.raises(DataError, match=rf"no trial finished: {end} \(why\){advice}$"):
+        tuned_to(dataset, tmp_path / "r.toml", trials=2, **minutes)
+
+
+def test_a_large_seed_samples_too(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "train", lambda *_: Run(epochs=(EPOCH,), end="share"))
+    for seed in (123_456, 2**31 - 1):
+        assert len(tuned_to(dataset, tmp_path / f"{seed}.toml", trials=9, seed=seed)) == 9
+
+
+def test_damaged_events_are_told_before_they_are_read(dataset: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(dataset, tmp_path / "copy"))
+    np.save(copy / "train" / "user.npy", -np.load(copy / "train" / "user.npy"))
+    with pytest.raises(DataError, match=r"user\.npy"):
+        tuned_to(copy, tmp_path / "r.toml")
 
 
 def test_a_search_in_which_every_trial_diverges_says_so(dataset: Path, tmp_path: Path) -> None:

@@ -198,6 +198,30 @@ def test_what_another_process_made_meanwhile_is_no_more_replaced_than_what_was_t
     assert names(tmp_path) == ["out"]
 
 
+def test_content_is_on_the_disk_before_its_name_and_the_name_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+    replace, fsync = Path.replace, os.fsync
+
+    def flushed(handle: int) -> None:
+        fsync(handle)
+        done.append(f"flush {Path(f'/proc/self/fd/{handle}').readlink().name}")
+
+    def renamed(self: Path, target: Path) -> Path:
+        done.append("rename")
+        return replace(self, target)
+
+    monkeypatch.setattr(os, "fsync", flushed)
+    monkeypatch.setattr(Path, "replace", renamed)
+    with staged(tmp_path / "out") as staging:
+        staging.mkdir()
+        (staging / "file").write_text("whole")
+    folder, file, *rest = done
+    assert folder.startswith("flush .out.") and file == "flush file"
+    assert rest == ["rename", f"flush {tmp_path.name}"]
+
+
 def test_publishing_does_not_walk_the_folder_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "file").touch()

@@ -153,6 +153,17 @@ def test_one_search_answers_all_probes_of_a_moment(
     assert ready(client) == (503, "stopping")
 
 
+def test_what_a_probe_found_is_held_for_half_a_second(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = client.app.state.service.active_bundles.active.opened
+    opened.catalogue.index = index = Counting(opened.bundle.item_vectors)
+    clock, asked = SimpleNamespace(now=0.0), []
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    for clock.now in (1000.0, 1000.4, 1000.6, 1001.0, 1001.2):
+        assert ready(client) == (200, None)
+        asked.append(index.asked)
+    assert asked == [1, 1, 2, 2, 3]
+
+
 def test_probes_at_one_time_share_a_search(client: TestClient) -> None:
     opened = client.app.state.service.active_bundles.active.opened
     opened.catalogue.index = index = Counting(opened.bundle.item_vectors, open_at_once=False)

@@ -11,10 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
+from serving.errors import RequestError
+from serving.http import request_errors
 from serving.http.app import create_app
 from serving.http.change_requests import EventsRequest, ImpressionsRequest, ItemsRequest
 from serving.http.openapi import BODIES
-from serving.http.requests import EmbedRequest, RecallBatchRequest, RecallRequest, SimilarRequest
+from serving.http.requests import EmbedRequest, RecallBatchRequest, RecallRequest, SimilarRequest, parse
 from serving.settings import Settings
 from tests.support.worlds.serving import write_whole_world
 
@@ -71,6 +73,25 @@ def test_too_many_entries_are_refused_before_each_becomes_an_object(
         f"{field}: must hold at most {most}, got 6000",
     )
     assert parsed == []
+
+
+@pytest.mark.parametrize("model", [RecallRequest, SimilarRequest, RecallBatchRequest, EmbedRequest, ItemsRequest])
+def test_of_many_unknown_keys_no_list_of_errors_is_made(
+    model: type[BaseModel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def listed(*_: object, **__: object) -> list[object]:
+        raise AssertionError("half a second in the event loop for a megabyte of keys")
+
+    keys = ", ".join(model.model_fields)
+    body = dict.fromkeys((f"a{number}" for number in range(200)), 1)
+    count = 200 + sum(each.is_required() for each in model.model_fields.values())
+    with monkeypatch.context() as patch:
+        patch.setattr(request_errors, "explained", listed)
+        with pytest.raises(RequestError) as found:
+            parse(model, json.dumps(body).encode())
+    assert str(found.value) == f"the body has {count} faults, most of them keys that do not exist; allowed are {keys}"
+    with pytest.raises(RequestError, match=r"a0: no such key|is missing"):
+        parse(model, json.dumps(dict(list(body.items())[:90])).encode())
 
 
 @pytest.mark.parametrize(

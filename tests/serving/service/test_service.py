@@ -18,6 +18,7 @@ from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from serving.service.service import Service
 from serving.settings import Settings
+from serving.telemetry import metrics
 from tests.support.worlds.serving import ArithmeticEncoder, write_world
 
 WAIT_S = 60
@@ -109,6 +110,40 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
         ("ERROR", "refused"),
         ("INFO", "three answers now, in place of the earlier bundle of that name"),
     ]
+
+
+def test_what_was_turned_away_is_in_the_log_with_its_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def opened(path: Path, **_: object) -> Recaller:
+        bundle = Bundle.open(path)
+        return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+    write_world(tmp_path / "one")
+    monkeypatch.setattr("serving.service.service.open_recaller", opened)
+    metrics.refusals()
+    for reason in ("key", "concurrency", "key"):
+        metrics.refused(reason)
+    service = Service(Settings(bundle=tmp_path / "one"))
+    service.start()
+
+    def lines() -> list[object]:
+        return [each.fields for each in caplog.records if each.getMessage().startswith("turned away")]
+
+    async def main() -> None:
+        watching = asyncio.create_task(service.watch())
+        async with asyncio.timeout(WAIT_S):
+            while not lines():
+                await asyncio.sleep(0.01)
+        watching.cancel()
+
+    monkeypatch.setattr("serving.service.service.TELL_S", 0.01)
+    try:
+        with caplog.at_level("WARNING", "uvicorn.error.serving"):
+            asyncio.run(main())
+    finally:
+        service.stop()
+    assert lines() == [{"reason": "key", "count": 2}, {"reason": "concurrency", "count": 1}]
 
 
 def test_a_call_of_the_tower_takes_at_most_so_many_queries_as_the_setting_says(

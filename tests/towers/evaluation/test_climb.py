@@ -59,7 +59,7 @@ class Hill(Ranking):
 
     def values(self, exponent: float, prior: Prior | None) -> NDArray[np.float64]:
         assert exponent == 1.0 and prior is not None and (prior.past, prior.length) == (0.2, 0.1)
-        rng = np.random.default_rng(round(1e6 * prior.now))
+        rng = np.random.default_rng(round(1e6 * prior.now) % 2**32)
         values = 1 - (prior.now - 0.7) ** 2 + self.noise * rng.normal(size=self.users)
         values[:3] = np.nan  # users without a target
         return values
@@ -76,6 +76,12 @@ def test_the_weight_that_ranks_best_is_kept() -> None:
     prior, value = hill(0.01).climbed(1.0, Prior(0.3, 0.2, 0.1))
     assert (prior.now, prior.past, prior.length) == (pytest.approx(0.7), 0.2, 0.1)
     assert value == pytest.approx(1.0, abs=0.01)
+
+
+@pytest.mark.parametrize("now", [-0.32, 10.48])
+def test_it_climbs_also_from_a_weight_outside_the_range_of_the_fit(now: float) -> None:
+    """The bounds of the fit are those of the weight at the mean length of a history, this is that without one."""
+    assert abs(hill(0.001).climbed(1.0, Prior(now, 0.2, 0.1))[0].now - 0.7) <= 0.05 + 1e-9
 
 
 def test_what_chance_alone_may_gain_is_not() -> None:
@@ -146,6 +152,13 @@ def test_every_ranking_is_exact_whatever_was_ranked_before(items: int) -> None:
         assert np.isnan(exact).any()
         assert not (asked.bound(exponent, prior) < exact - 1e-9).any()
         np.testing.assert_allclose(asked.values(exponent, prior), exact, atol=1e-9)
+
+
+def test_without_a_prior_too_users_of_whom_nothing_is_known_get_what_is_popular() -> None:
+    asked = ranking(40)
+    exact = by_formula(asked, 0.9, Prior(0.0, 0.0))
+    assert np.nanmean(exact[::7]) > 0
+    np.testing.assert_allclose(asked.values(0.9, None), exact, atol=1e-9)
 
 
 def test_each_worker_ranks_its_users() -> None:

@@ -77,6 +77,26 @@ def test_text_is_split_into_lower_case_words(tmp_path: Path) -> None:
     assert rows(feature, ["Toy-STORY!", "Été 1995 toy story", ""]) == [[1, 2, 0], [3, 4, 1], [0, 0, 0]]
 
 
+TITLES = ["हिन्दी फ़िल्म", "ภาษาไทยที่", "I AM LEGEND", "İstanbul", "Ísland Ìa Ĩ", "E\u0301te\u0301"]
+WORDS = ["हिन्दी", "फ़िल्म", "ภาษาไทยที่", "i", "am", "legend", "i\u0307stanbul", "ísland", "ìa", "ĩ", "e\u0301te\u0301"]
+
+
+def test_marks_are_part_of_words_and_capitals_are_those_of_no_language(tmp_path: Path) -> None:
+    feature = encoder(TextFeature(kind="text", max_length=3, oov_buckets=1), WORDS, tmp_path)
+    assert rows(feature, TITLES) == [[1, 2, 0], [3, 0, 0], [4, 5, 6], [7, 0, 0], [8, 9, 10], [11, 0, 0]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("language", ["tr_TR", "az_AZ", "lt_LT"])
+def test_a_text_has_the_same_words_in_a_process_of_any_language(language: str) -> None:
+    """The vocabulary is learnt by polars, which knows no languages."""
+    test = f"{__file__}::{test_marks_are_part_of_words_and_capitals_are_those_of_no_language.__name__}"
+    environment = {**os.environ, "LC_ALL": f"{language}.UTF-8", "PYTHONUTF8": "1"}
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    run = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    assert run.returncode == 0 and "1 passed" in run.stdout, run.stdout
+
+
 @pytest.mark.parametrize(("pooling", "divisor"), [("mean", 2.0), ("sqrt", 2.0**0.5)])
 def test_histories_pool_what_is_known(tmp_path: Path, pooling: str, divisor: float) -> None:
     feature = encoder(HistoryFeature(kind="history", max_length=4, pooling=pooling), ["a", "b", "c"], tmp_path)
