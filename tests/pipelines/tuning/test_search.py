@@ -293,6 +293,7 @@ def test_a_family_that_is_too_slow_comes_back_with_the_largest_batch(dataset: Pa
     assert "graph" in {family_of(config) for config, _, _, before in formula.asked[8:] if before.epochs}
 
 
+@pytest.mark.long
 def test_a_family_with_nothing_new_left_gives_way_to_the_next(
     dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +310,7 @@ def test_a_family_with_nothing_new_left_gives_way_to_the_next(
     rows = searched(formula, dataset, tmp_path / "r.toml", config=parse_config(fixed), trials=40).rows
     tried = Counter(row["family"] for row in rows if row["reason"] != search.REPEAT)
     assert rows[0]["family"] == "ids" and tried["ids"] < 15
-    assert len(rows) == 40 and all(tried[name] > 4 for name in ("graph", "history"))
+    assert len(rows) == 40 and tried["graph"] > 15
     assert Counter(row["reason"] for row in rows)[search.REPEAT] <= 15
 
 
