@@ -15,6 +15,7 @@ import scipy.sparse as sp
 
 from benchmarks.baselines.gf_cf import RANK, GraphFilter
 from benchmarks.baselines.ials import Ials, Vectors
+from benchmarks.baselines.ordered_knn import OrderedKnn
 from benchmarks.baselines.task import Task
 from benchmarks.harness.resumable import Store
 from pipelines.dataset.heldout import HeldOut, seen
@@ -28,7 +29,7 @@ from pipelines.rankers.popular import by_popularity
 from pipelines.rankers.ranker import EASE, KNN, KNOWN, POPULARITY
 from serving.search.exact import ExactIndex
 
-IALS, GF_CF = "ials", "gf_cf"
+IALS, GF_CF, ORDERED = "ials", "gf_cf", "item_knn_ordered"
 TRAIN = KNOWN[:1]
 EASE_ITEMS = 13_000  # a fit takes a minute; the product's own bound is lower
 LADDERS: Mapping[str, Sequence[float]] = {
@@ -36,6 +37,12 @@ LADDERS: Mapping[str, Sequence[float]] = {
     "reg": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
 }
 START = Ials(a0=0.03, reg=0.003)
+ORDERED_LADDERS: Mapping[str, Sequence[float]] = {
+    "window": (1, 3, 10, 30),
+    "backward": (0.0, 0.25, 0.5, 1.0),
+    "half_life": (0.5, 1.0, 2.0, 5.0),
+    "shrinkage": (3.0, 10.0, 30.0, 100.0),
+}
 MOST_SWEEPS, PATIENCE = 16, 2  # sweeps of a setting, and those without a better figure on validation that end it
 WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the low-pass filter of GF-CF; 0.3 was published for Gowalla
 LONGEST = 64  # sweeps of the best setting, where it still rises
@@ -50,7 +57,7 @@ class Penalty:
     penalty: float
 
 
-Climbed = TypeVar("Climbed", Ials, Penalty)
+Climbed = TypeVar("Climbed", Ials, OrderedKnn, Penalty)
 
 
 def baselines(task: Task, store: Store, only: str | None = None) -> dict[str, Result]:
@@ -60,12 +67,19 @@ def baselines(task: Task, store: Store, only: str | None = None) -> dict[str, Re
     made = {POPULARITY: popularity, KNN: item_knn, EASE: ease, GF_CF: gf_cf, IALS: ials}
     if task.data.manifest.items > EASE_ITEMS:
         del made[EASE]
+    if task.data.manifest.timed:
+        made[ORDERED] = ordered_knn
 
     def run(baseline: str, settings: Mapping[str, Any], function: Callable[[], Result]) -> Result:
         return store.run({**base, "baseline": baseline, **settings}, function)
 
     if only is not None and only not in made:
-        raise ValueError(f"{only}: {task.data.manifest.items:,} items, more than {EASE_ITEMS:,}")
+        why = (
+            f"{task.data.manifest.items:,} items, more than {EASE_ITEMS:,}"
+            if only == EASE
+            else "the events have no order"
+        )
+        raise ValueError(f"{only}: {why}")
     asked = made if only is None else {only: made[only]}
     return {name: run(name, {}, partial(function, task, partial(run, name))) for name, function in asked.items()}
 
@@ -102,6 +116,26 @@ def item_knn(task: Task, run: Run) -> Result:
         "validation": task.validated(rank(TRAIN)),
         "test": test,
         "as_reported": test if task.refit else task.tested(rank(KNOWN)),
+    }
+
+
+def ordered_knn(task: Task, run: Run) -> Result:
+    """item-kNN in order, of its settings the one where a climb ends; `as_reported` is fitted on train + validation."""
+
+    def rank(settings: OrderedKnn, splits: Sequence[str]) -> Ranker:
+        return ranker_of(settings.fitted(*seen(task.data, splits), task.data.manifest.items), task.k)
+
+    def tried(settings: OrderedKnn) -> float:
+        made = run(asdict(settings), lambda: {"validation": task.validated(rank(settings, TRAIN))})
+        return float(made["validation"])
+
+    best, values = climb(OrderedKnn(), ORDERED_LADDERS, tried)
+    return {
+        "settings": asdict(best),
+        "validation": values[best],
+        "test": task.tested(rank(best, task.fitted_on)),
+        "as_reported": task.tested(rank(best, KNOWN)),
+        "tried": [{**asdict(each), "validation": value} for each, value in values.items()],
     }
 
 

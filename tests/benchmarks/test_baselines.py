@@ -14,6 +14,7 @@ from benchmarks.baselines import task as protocol
 from benchmarks.baselines import tuned
 from benchmarks.baselines.gf_cf import GraphFilter
 from benchmarks.baselines.ials import Ials
+from benchmarks.baselines.ordered_knn import OrderedKnn
 from benchmarks.baselines.task import Task, figures_of
 from benchmarks.harness.machine import load
 from benchmarks.harness.resumable import Store
@@ -206,6 +207,32 @@ def test_figures_are_counted_as_a_person_counts(data: Dataset, monkeypatch: pyte
     assert found["ndcg@2"] == pytest.approx(np.mean(list(gains.values())))
 
 
+@pytest.mark.parametrize("settings", [OrderedKnn(2, 0.5, 2.0, 3.0), OrderedKnn(9, 0.0, 0.5, 0.0)])
+def test_item_knn_in_order_is_the_slow_loop(settings: OrderedKnn) -> None:
+    rng, count = np.random.default_rng(0), 12
+    lists = [rng.integers(0, count, size) for size in (0, 1, 5, 9, 3, 7)]
+    offsets = np.cumsum([0, *map(len, lists)])
+    scores = np.zeros((len(lists), count))
+    together = np.zeros((count, count))
+    for taken in lists:
+        for place, first in enumerate(taken):
+            for distance, second in enumerate(taken[place + 1 : place + 1 + settings.window], start=1):
+                together[first, second] += distance**-0.5
+                together[second, first] += settings.backward * distance**-0.5
+    np.fill_diagonal(together, 0)
+    counts = np.bincount(np.concatenate(lists), minlength=count)
+    similarity = together / (np.sqrt(np.outer(counts, counts)) + settings.shrinkage + 1e-300)
+    for user, taken in enumerate(lists):
+        for item in set(taken.tolist()):
+            newest = max(place for place, each in enumerate(taken) if each == item)
+            scores[user] += 0.5 ** ((len(taken) - 1 - newest) / settings.half_life) * similarity[item]
+        scores[user, taken] = 0
+    found = settings.fitted(offsets, np.concatenate(lists), count).lists(offsets, np.concatenate(lists), 4)
+    for user, row in enumerate(found):
+        best = [item for item in np.argsort(-scores[user], kind="stable")[:4] if scores[user, item] > 0]
+        np.testing.assert_allclose(scores[user, row[: len(best)]], scores[user, best], rtol=1e-5)
+
+
 def test_each_baseline_is_measured_once_and_resumes(
     data: Dataset, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,7 +240,7 @@ def test_each_baseline_is_measured_once_and_resumes(
     monkeypatch.setattr(tuned, "START", Ials(a0=0.1, reg=0.01, dimension=2))
     task = Task.of(data, ("ndcg@2", "hit_rate@2"), refit=False)
     made = tuned.baselines(task, Store(tmp_path))
-    assert made.keys() == {"popularity", "item_knn", "ease", "gf_cf", "ials"}
+    assert made.keys() == {"popularity", "item_knn", "ease", "gf_cf", "ials", "item_knn_ordered"}
     assert tuned.baselines(task, Store(tmp_path / "alone"), "gf_cf") == {"gf_cf": made["gf_cf"]}
     for baseline in made.values():
         assert baseline["test"].keys() == {"ndcg@2", "hit_rate@2"}
@@ -285,6 +312,7 @@ def test_claims_compare_with_the_model_and_with_its_report(monkeypatch: pytest.M
     found = {
         "popularity": {"test": {"recall@20": 0.1}, "as_reported": {"recall@20": 0.12}},
         "item_knn": {"test": {"recall@20": 0.4}, "as_reported": {"recall@20": 0.35}},
+        "item_knn_ordered": {"test": {"recall@20": 0.5}},
     }
     reported = {"popularity": {"recall@20": 0.12}, "item_knn": {"recall@20": 0.36}}
     assert claims_of(found, {"recall@20": 0.3}, reported) == {
@@ -306,12 +334,14 @@ def test_ours_are_the_means_of_the_committed_result(name: str) -> None:
 
 @pytest.mark.parametrize("name", protocol.SETS)
 def test_the_committed_results_hold_our_figures_of_today(name: str) -> None:
-    from benchmarks.baselines.run import claims_of
+    from benchmarks.baselines.run import above, claims_of
 
     chosen, result = protocol.SETS[name], load(f"baselines_{name.replace('-', '_')}")
     assert result["ours"]["test"] == protocol.ours(chosen), "run benchmarks.baselines.run with --ours"
     assert result["ours"]["reported"] == protocol.reported_of(chosen, tuple(result["ours"]["reported"]))
     assert result["claims"] == claims_of(result["baselines"], result["ours"]["test"], result["ours"]["reported"])
+    in_order = {name: content for name, content in result["baselines"].items() if name == "item_knn_ordered"}
+    assert result.get("goals", {}) == above(in_order, result["ours"]["test"])
 
 
 def test_to_renew_our_figures_leaves_the_baselines_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
