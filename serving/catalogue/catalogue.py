@@ -16,7 +16,7 @@ from serving.catalogue.overlay import Overlay, OverlayView
 from serving.catalogue.popular import by_popularity
 from serving.catalogue.times import TimeColumn, time_columns
 from serving.search.conditions import Condition, kinds
-from serving.search.diversity import holding
+from serving.search.diversity import holding, values_at
 from serving.search.exact import ExactIndex
 from serving.search.filter_masks import Masks, mask
 from serving.search.filtered import search_filtered
@@ -129,8 +129,8 @@ class Snapshot:
     def values(self, column: str, rows: Rows) -> list[object]:
         """The values of an item column at rows; None where missing."""
         live = rows >= self.view.base
-        base = iter(self.catalogue.bundle.item_attributes[column].gather(rows[~live]).to_list())
-        own = iter(self.view.attributes[column].gather(rows[live] - self.view.base).to_list())
+        base = iter(values_at(self.catalogue.bundle.item_attributes, column, rows[~live]))
+        own = iter(values_at(self.view.attributes, column, rows[live] - self.view.base))
         return [next(own) if is_live else next(base) for is_live in live.tolist()]
 
     def holding(self, column: str, values: Collection[Any]) -> Mask:

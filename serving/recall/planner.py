@@ -6,9 +6,9 @@ Turns a `RecallQuery` into a `Plan`, given the catalogue and users' live events.
 2. items to be similar to -> the mean of those items' normalised vectors, source "similar";
 3. informative features -> the query tower, source "features";
 4. a history with known items -> the query tower if it takes a history of all types of events, source "history";
-   otherwise the mean of those items' normalised vectors, source "similar". The history is the caller's; without one,
-   that of a user with events since the bundle was made, of types that the tower reads, or for the mean of a user
-   without a stored vector;
+   otherwise the mean of those items' normalised vectors, source "similar". The history is the caller's; without a known
+   item in it, that of a user with events since the bundle was made, of types that the tower reads, or for the mean of a
+   user without a stored vector;
 5. a known user -> the stored vector, source "user";
 6. otherwise the most popular items with their popular counts as scores, source "popular"; also if the vector of the
    rules above is zero, which means that training learnt nothing about the input.
@@ -124,7 +124,7 @@ class Planner:
             length = self.histories.length(named, beside) or self._stored(user_row) + len(live)
             return Plan(query, source or "history", excluded, features=complete, history=length)
         near = [] if self.histories.of_all_types else history
-        if recent and not query.history and not (self.encodes and self.histories.of_all_types):
+        if recent and not history and not (self.encodes and self.histories.of_all_types):
             learnt = user_row is not None and self.bundle.has_vector(np.array([user_row]))[0]
             near = near if learnt else recent
         if near:
@@ -148,7 +148,7 @@ class Planner:
             return True
         if not self.encodes or not self.histories.specs:
             return False
-        later = not query.history and self.histories.knows(self.histories.read(live))
+        later = self.histories.knows(self.histories.read(live))
         return later or (encoded and self._stored(user_row) > 0)
 
     def _of_history_alone(self, query: RecallQuery, items: Snapshot) -> Plan | None:

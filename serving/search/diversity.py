@@ -94,7 +94,7 @@ def search_diverse(
 
 def holding(column: pl.Series, values: Collection[Any]) -> Mask:
     """[n] which items hold one of the values; in a list column, in their list."""
-    dtype = column.dtype
+    column, dtype = column.alias("values"), column.dtype  # as in `serving.search.filter_masks`
     if isinstance(dtype, pl.List):
         wanted = pl.Series(list(values), dtype=dtype.inner)
         passed = column.list.eval(pl.element().is_in(wanted.implode())).list.any()
@@ -102,6 +102,13 @@ def holding(column: pl.Series, values: Collection[Any]) -> Mask:
         passed = column.is_in(pl.Series(list(values), dtype=dtype).implode())
     found: Mask = passed.fill_null(False).to_numpy()
     return found
+
+
+def values_at(frame: pl.DataFrame, column: str, rows: Rows) -> list[object]:
+    """The values of some rows, None where missing; a float32 as the shortest number that it stands for."""
+    values = frame.get_column(column).alias("values").gather(rows)
+    short = values.dtype == pl.Float32
+    return (values.cast(pl.String).cast(pl.Float64) if short else values).to_list()
 
 
 def values_of(group: Any) -> set[Any]:

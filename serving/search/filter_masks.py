@@ -49,12 +49,15 @@ def _compare(condition: Comparison, column: pl.Series) -> pl.Series:
     value = condition.value
     if column.dtype == pl.List:
         return column.cast(pl.List(pl.String)).list.contains(value)
-    number = column.dtype.is_numeric()
+    number, stored = column.dtype.is_numeric(), column.dtype
     column = column.cast(pl.Float64).fill_nan(None) if number else column.cast(pl.String)
+    several = value if isinstance(value, list) else [value]
+    values = pl.Series([float(each) if number else each for each in several], dtype=column.dtype)
+    if stored == pl.Float32:
+        values = values.cast(stored).cast(pl.Float64)  # 49.95 is the price 49.95, of which float32 holds 49.950001
     if isinstance(value, list):
-        values = pl.Series([float(each) if number else each for each in value], dtype=column.dtype)
         return column.is_in(values.implode())
-    compared: pl.Series = _ORDERED[condition.op](column, float(value) if number else value)
+    compared: pl.Series = _ORDERED[condition.op](column, values[0])
     return compared
 
 

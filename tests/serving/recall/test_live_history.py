@@ -110,3 +110,33 @@ def test_an_item_that_the_tower_never_saw_says_nothing(changed: Recaller, asked:
     events(changed, "i-new")
     recalled = changed.recall(RecallQuery(k=ITEMS, **asked))
     assert recalled.source == source and "i-new" not in recalled.ids
+
+
+UNKNOWN: list[tuple[dict[str, Any], str, list[str]]] = [
+    ({"user_id": "newcomer", "history": ["nobody"]}, "history", ["i2"]),
+    ({"user_id": "newcomer", "history": ["nobody", "i-new"]}, "history", ["i2"]),
+    ({"user_id": "newcomer", "features": {"history": ["nobody"]}}, "history", ["i2"]),
+    ({"user_id": "u5", "history": ["nobody"]}, "history", [f"i{row}" for row in seen_rows(5)] + ["i2"]),
+    ({"user_id": "newcomer", "history": ["nobody", "i4"]}, "history", ["i4"]),
+]
+
+
+@pytest.mark.parametrize(("asked", "source", "read"), UNKNOWN)
+def test_unknown_items_of_a_request_do_not_hide_the_live_events(
+    changed: Recaller, asked: dict[str, Any], source: str, read: list[str]
+) -> None:
+    """A client sends the click of a moment ago, on an item that came after the model."""
+    events(changed, "i2")
+    plan = changed.planner.plan(RecallQuery(k=ITEMS, **asked), changed.catalogue.snapshot())
+    assert plan.features is not None and (plan.source, plan.features["history"]) == (source, read)
+
+
+@pytest.mark.parametrize("history", [[], ["nobody"], ["nobody", "nothing"]])
+def test_without_a_tower_unknown_items_do_not_hide_them_either(changed: Recaller, history: list[str]) -> None:
+    recaller = Recaller(changed.bundle, ExactIndex(changed.bundle.recall_vectors), None, UserEvents())
+    events(recaller, "i2")
+    asked = RecallQuery(user_id="newcomer", history=history, k=ITEMS)
+    plan = recaller.planner.plan(asked, recaller.catalogue.snapshot())
+    assert plan.source == "similar" and plan.vector is not None
+    own = recaller.bundle.item_vectors[2]
+    np.testing.assert_allclose(plan.vector, own / np.linalg.norm(own), rtol=1e-6)

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -218,8 +219,12 @@ def test_a_bundle_goes_with_its_last_answer(bundle: Bundle, queries: list[Recall
         for query in queries:
             with suppress(RequestError, FloatingPointError):
                 await batcher.answer(asked, query)
-        await asyncio.sleep(0.05)  # the threads have let go
-        return weakref.ref(asked)
+        held = weakref.ref(asked)
+        del asked
+        deadline = time.monotonic() + WAIT_S
+        while held() is not None and time.monotonic() < deadline:
+            await asyncio.sleep(0.001)  # a thread lets go a moment after it has answered
+        return held
 
     gc.collect()
     gc.disable()

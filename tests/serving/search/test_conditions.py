@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from serving.errors import RequestError
 from serving.search.conditions import Condition, check, kinds
+from serving.search.diversity import holding, values_at
 from serving.search.filter_masks import Masks, canonical, mask
 
 # Names that Polars would take for patterns, and one that is a key of conditions.
@@ -243,3 +244,30 @@ def test_masks_are_made_once_kept_within_their_bytes_and_read_only(monkeypatch: 
         thread.join()
     assert 2_000 < masks._bytes <= 3_500
     assert [int(masks.of(each).sum()) for each in below.values()] == list(below)
+
+
+@pytest.mark.parametrize("dtype", [pl.Float32, pl.Float64])
+@pytest.mark.parametrize(
+    ("op", "value", "passing"),
+    [
+        ("eq", 49.95, [0]), ("in", [0.1, 7], [1]), ("not_in", [49.95, 0.1], [2, 3]), ("lte", 49.95, [0, 1, 2]),
+        ("lt", 49.95, [1, 2]), ("gte", 19.99, [0, 2]), ("gt", 19.99, [0]), ("lt", 1e300, [0, 1, 2]),
+    ],
+)  # fmt: skip
+def test_a_float32_column_holds_the_numbers_that_callers_write(
+    dtype: type[pl.DataType], op: str, value: Any, passing: list[int]
+) -> None:
+    """pandas and Spark write prices as float32, of which 49.95 is another number than the 49.95 of JSON."""
+    attributes = pl.DataFrame({"price": pl.Series([49.95, 0.1, 19.99, None], dtype=dtype)})
+    condition = CONDITIONS.validate_python({"column": "price", "op": op, "value": value})
+    assert np.flatnonzero(mask(condition, attributes)).tolist() == passing
+    assert values_at(attributes, "price", np.array([2, 0, 3])) == [19.99, 49.95, None]
+
+
+@pytest.mark.parametrize("name", ["^p.*$", "*"])
+def test_diversity_and_answers_take_no_name_for_a_pattern(name: str) -> None:
+    frame = pl.DataFrame({name: ["a", "b", None], "price": [1, 2, 3]})
+    assert values_at(frame, name, np.array([1, 2])) == ["b", None]
+    assert holding(frame[name], ["b"]).tolist() == [False, True, False]
+    lists = pl.DataFrame({name: [["a"], ["b", "c"], None]})
+    assert holding(lists[name], ["c"]).tolist() == [False, True, False]
