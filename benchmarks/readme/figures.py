@@ -5,10 +5,11 @@ from typing import Any
 
 from benchmarks.harness.machine import load
 from pipelines.evaluation.report_table import TITLES
+from serving.search.scann_parameters import EXACT_BELOW
 
 BASELINES = ("popularity", "popularity_users", "popularity_recent", "item_knn", "ease")  # of `towers report`
 
-CHEAP = TITLES | {"gf_cf": "GF-CF"}  # of `benchmarks.baselines`
+CHEAP = TITLES | {"gf_cf": "GF-CF", "item_knn_ordered": "item-kNN that reads the order"}  # of `benchmarks.baselines`
 
 Result = dict[str, Any]
 Rows = list[tuple[str, str, str]]  # what was measured, the figure, the command that measures it again
@@ -37,6 +38,14 @@ def cheap_baseline(result: Result, split: str) -> tuple[str, dict[str, float], b
     found["item_knn"] = max(found["item_knn"], own, key=lambda each: each["recall@20"])
     best = max(found, key=lambda each: found[each]["recall@20"])
     return CHEAP.get(best, best), found[best], found[best] is own
+
+
+def index_of(run: Result) -> str:
+    """With what the service of a run searched."""
+    if run["counts"]["items"] < EXACT_BELOW:
+        return f"which is exact search, too, below {EXACT_BELOW:,} items"
+    (target,) = (words.split()[-1] for words in run["commands"] if "--target-recall" in words)
+    return f"its index tuned to a recall of {target}, not to the default 0.98"
 
 
 def best_baseline(figures: Mapping[str, Any]) -> str:

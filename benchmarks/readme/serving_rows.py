@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from statistics import median
 
+from benchmarks.harness.machine import load
 from benchmarks.readme.figures import Result, Rows, several
 
 BACK_S = 5.0  # `benchmarks.serving.overload` looks at so many seconds
@@ -17,7 +18,7 @@ def serving(result: Result) -> Rows:
     return [
         (
             f"One worker on one core, {result['sizes']['items']:,} items, k = {result['sizes']['k']}: requests/s for "
-            "known users (stored vectors, seen items excluded)",
+            "known users (stored vectors, without the contrast, seen items excluded)",
             f"{known:,.0f}; the server of the tutorials, whose tower encodes every request, {tutorial['known']:,.0f} "
             f"({ratios['known to tutorial']:.1f}x, median of the rounds; histories, through the tower on both sides, "
             f"{ratios['history to tutorial']:.1f}x), an empty FastAPI route {empty:,.0f} "
@@ -53,12 +54,15 @@ def calm(result: Result) -> Rows:
     """p99 of what is accepted under overload, medians of the turns; by turn what comes after, and slow clients."""
     rows, turns, command = [], result["overload"], "serving.overload --bundle BUNDLE"
     normal = median(turn["normal"]["latency_ms"]["200"]["p99"] for turn in turns)
+    # The generator is the same in both: how long it takes tells how fast the machine was.
+    own, fast = _turn_ms([turn["normal"] for turn in turns]), _turn_ms(load("serving")["half_load"]["runs"]["known"])
+    machine = f"a slower machine: a turn of the generator took {own:.3f} ms, in the run of the rates above {fast:.3f}"
     saturation = several([turn["saturation"]["per_s"] for turn in turns], ",.0f")
     for name, what in (("twice_saturation", "twice the saturation"), ("connections_512", "512 hammering connections")):
         runs = [turn[name] for turn in turns]
         p99 = median(run["latency_ms"]["200"]["p99"] for run in runs)
         answers, refusals = (median(run["rate"].get(status, 0) for run in runs) for status in ("200", "429"))
-        times = f"{p99:.1f} ms ({normal:.1f} ms at half of a saturation of {saturation} requests/s by turn)"
+        times = f"{p99:.1f} ms ({normal:.1f} ms at half of a saturation of {saturation} requests/s by turn; {machine})"
         shares = several(
             [run["rate"].get("200", 0) / turn["saturation"]["per_s"] for run, turn in zip(runs, turns, strict=True)],
             ".2f",
@@ -78,10 +82,20 @@ def calm(result: Result) -> Rows:
     return [*rows, (beside, several(loris["p99_times"], ".2f"), command)]
 
 
+def _turn_ms(runs: list[Result]) -> float:
+    """What a turn of the load generator takes, median of the runs' medians."""
+    return float(median(run["generator"]["turn_ms"]["p50"] for run in runs))
+
+
 def metric_buffers(result: Result) -> Rows:
-    """Requests a second with the buffers before shared metrics, beside those without."""
-    what = "Buffers before the metrics that workers share: requests/s with them, as a multiple of those without"
-    return [(what, f"{result['ratio']:.2f}", "serving.metric_buffers --bundle BUNDLE")]
+    """The processor time of a request without the buffers before shared metrics, beside that with them."""
+    what = (
+        "Buffers before the metrics that workers share: processor time of a request without them, as a multiple of "
+        "that with them"
+    )
+    rounds, seconds = len(result["processor_us"]["buffered"]), result["seconds"]
+    command = f"serving.metric_buffers --bundle BUNDLE --rounds {rounds} --seconds {seconds:g}"
+    return [(what, f"{result['ratio']:.2f}", command)]
 
 
 def soak(result: Result) -> Rows:
@@ -117,10 +131,12 @@ def index(result: Result) -> Rows:
 
 
 def engines(result: Result) -> Rows:
-    """Queries a second of each engine, as a share of hnswlib's."""
+    """Queries a second of each engine, as a share of hnswlib's, and the recall of its setting for single queries."""
     items, single, batch = result["sizes"]["items"], *(result["of_hnswlib"][form] for form in ("single", "batch"))
-    shares = ", ".join(f"{name} {single[name]:.2f} / {batch[name]:.2f}" for name in single if name != "hnswlib")
-    what = f"Engines at {items:,} items, likewise: share of hnswlib's queries/s one by one / in batches"
+    recall = {name: f"at {found['single']['recall']:.3f}" for name, found in result["finalists"].items()}
+    told = [f"{name} {single[name]:.2f} / {batch[name]:.2f} {recall[name]}" for name in single if name != "hnswlib"]
+    shares = f"{', '.join(told)}; hnswlib {recall['hnswlib']}"
+    what = f"Engines at {items:,} items, likewise: share of hnswlib's queries/s one by one / in batches, at recall@100"
     damages = sum(next(iter(result["damages"].values())).values())
     command = f"search.engines --work DIR --rounds {result['rounds']} --damages {damages}"
     return [(what, shares, command + " --million" * (items == 1_000_000))]

@@ -9,12 +9,13 @@ from benchmarks.readme.figures import Result, Rows, several
 
 def samplers(result: Result) -> Rows:
     learned, drawn = result["learned_unigram_ms"], f"{result['sizes']['negatives']:,} draws"
+    command = f"training.samplers --calls {result['sizes']['calls']}"
     rows = [
         (
             f"Learned unigram, {drawn} and counting, among 10k / 10M items",
             f"{learned['ours, N = 10000']:.2f} / {learned['ours, N = 10000000']:.2f} ms; TensorFlow's op "
             f"{learned['TensorFlow, N = 10000']:.2f} / {learned['TensorFlow, N = 10000000']:.2f} ms",
-            "training.samplers",
+            command,
         )
     ]
     for size, name in (("N = 1000000", "1M"), ("N = 10000000", "10M")):
@@ -24,7 +25,7 @@ def samplers(result: Result) -> Rows:
                 f"Log-uniform, {drawn} among {name} items: with replacement / distinct / distinct by XLA",
                 f"{ms['ours']:.2f} / {ms['ours, distinct']:.2f} / {ms['ours, distinct, compiled']:.2f} ms; "
                 f"TensorFlow's op {ms['TensorFlow']:.2f} / {ms['TensorFlow, distinct']:.2f} ms",
-                "training.samplers",
+                command,
             )
         )
     return rows
@@ -39,7 +40,8 @@ def optimizers(result: Result) -> Rows:
 
     rows = [
         (
-            f"A train step, batch {sizes['large_batch']:,}, Adam, among {several(growth['items'], ',')} items",
+            "A train step of ids alone, in-batch softmax without logQ correction, accidental hits kept, batch "
+            f"{sizes['large_batch']:,}, Adam, among {several(growth['items'], ',')} items",
             f"{grown('')}; {result['switches']['step_to_bare_products']:.1f} times its bare matrix products",
             "training.optimizers",
         ),
@@ -80,7 +82,7 @@ def report(result: Result) -> Rows:
             "time, popularity its only baseline / all, cached; peak memory",
             f"{result['processor_seconds']['report']:.0f} s, {result['times_exact']:.2f} times the exact top-k alone / "
             f"{whole['processor_seconds']:.0f} s; {whole['peak_bytes'] / 1e9:.1f} GB",
-            "evaluation.report_time --bundle BUNDLE",
+            "evaluation.report_time --bundle BUNDLE --dataset DATASET",
         )
     ]
 
@@ -103,9 +105,10 @@ def train_step(result: Result) -> Rows:
     ratio, sizes = result["ratio_to_in_batch"], result["sizes"]
     return [
         (
-            f"A train step with {sizes['negatives']:,} sampled negatives among {sizes['items']:,} items, beside the "
-            "in-batch step with as many candidates",
-            ", ".join(f"{name} {value:.2f}x" for name, value in ratio.items()),
+            f"A train step of ids alone with {sizes['negatives']:,} sampled negatives among {sizes['items']:,} items, "
+            "logQ correction, accidental hits kept, beside the in-batch step with as many candidates",
+            ", ".join(f"{name} {value:.2f}x" for name, value in ratio.items())
+            + f"; the in-batch step {result['median_ms']['in_batch']:.1f} ms",
             "training.train_step",
         )
     ]
@@ -184,12 +187,13 @@ def compiled(result: Result) -> Rows:
 
 def train_loop(result: Result) -> Rows:
     far = [max(cell[key] for cell in result["cells"].values()) for key in ("step", "jit_compile")]
+    command = "gpu.loop --batches 1024 4096 16384 32768 --rounds 5 --events 8000000"
     rows = [
         (
             f"The train step by TensorFlow on device {result['device']['name']}, {len(result['cells'])} losses and "
             "samplers: largest distance from the CPU's losses, without / with `train.jit_compile`",
             several(far, ".0e"),
-            "gpu.loop",
+            command,
         )
     ]
     recipes: dict[str, dict[str, Result]] = {}
@@ -198,13 +202,15 @@ def train_loop(result: Result) -> Rows:
         if "loop_to_bare" in rate:
             recipes.setdefault(recipe + jit, {})[batch] = rate
     for recipe, rates in recipes.items():
+        rounds = several([each["rounds"] for each in rates.values()], "d")
         rows.append(
             (
-                f"… {recipe}, batches of {' / '.join(rates)}: steps/s of the whole loop, as a share of the bare step",
+                f"… {recipe}, batches of {' / '.join(rates)}, {rounds} rounds, as many as fit: "
+                "steps/s of the whole loop, as a share of the bare step",
                 f"{several([each['loop_steps_per_s'] for each in rates.values()], ',.0f')}; "
                 f"{several([each['loop_to_bare'] for each in rates.values()], '.2f')}; what may flatter small ones: "
                 "[training.md](../model/training.md#on-a-gpu)",
-                "gpu.loop --batches 1024 4096 16384 32768 --rounds 5 --events 8000000",
+                command,
             )
         )
     return rows

@@ -1,7 +1,7 @@
 """A billion users, a hundred million items, 100,000 requests/s: what that takes, computed from the committed results.
 
-Nothing was run at that size. Each figure is a measured one times a stated factor. Where two sizes were measured, the
-growth between them bounds the unknown from below, and growth in proportion from above. `python -m
+Nothing was run at that size. Each figure is a measured one times a stated factor. For a search the growth between two
+measured sizes is the lower estimate, no proven bound, and growth in proportion the upper one. `python -m
 benchmarks.scale.on_paper` writes the tables and the plot of docs/project/scale.md, and the table of
 docs/model/workers.md.
 """
@@ -36,11 +36,13 @@ class Measured(NamedTuple):
         worker_bytes: what a worker holds besides.
         peaks: anonymous memory of stages, at the largest size.
         build_s: of the index, at the largest size.
-        step_ms: a training step, at the largest size.
+        step_ms: a training step of ids alone among a million items, with logQ correction.
         batch: its examples.
         events_per_s: `towers prepare`, Parquet.
         row_bytes: of a training's peak, by rows of a table, with Adam.
         cores: of the machine.
+        event_bytes: of `towers prepare`, what each further event takes, with its share of users and items; its columns
+            alone take 20.
     """
 
     own_ms: float
@@ -58,11 +60,13 @@ class Measured(NamedTuple):
     events_per_s: float
     row_bytes: float
     cores: int
+    event_bytes: float
 
 
 def measured() -> Measured:
     serving, bulk, one = load("serving"), load("bulk_recall"), load("worker_memory")
-    small, large, steps = load("renew"), load("scale"), load("optimizers")
+    small, large, steps = load("renew"), load("scale"), load("train_step")
+    fewer, more = load("prepare"), load("prepare_100m")
     searched_ms = 1e3 / bulk["bundles"]["gowalla, one processor"]["bare_users_per_s"]
     plain = one["bundles"]["float32"]
     rows, maps, private = one["sizes"], plain["rows"]["the only worker"]["files"], plain["one_more_worker_adds_bytes"]
@@ -72,6 +76,7 @@ def measured() -> Measured:
     of_users = sum(size for name, size in held.items() if name.startswith(("query_id", "seen")))
     index, index_small = large["index"]["measured"], small["index_before"]["measured"]
     code_bytes = index["bytes"] / large["sizes"]["items"]
+    further_bytes = more["formats"]["parquet"]["peak_bytes"] - fewer["formats"]["parquet"]["peak_bytes"]
     return Measured(
         own_ms=1e3 / serving["per_s"]["known"]["median"] - searched_ms,
         history_ms=1e3 / serving["per_s"]["history"]["median"] - searched_ms,
@@ -87,11 +92,12 @@ def measured() -> Measured:
         worker_bytes=private - code_bytes * rows["items"],
         peaks={name: each["peak_anonymous_bytes"] for name, each in large["stages"].items()},
         build_s=index["build_s"],
-        step_ms=steps["growth"]["median_ms"][-1],
-        batch=steps["sizes"]["large_batch"],
-        events_per_s=load("prepare")["formats"]["parquet"]["events_per_s"],
+        step_ms=steps["median_ms"]["in_batch"],
+        batch=steps["sizes"]["batch"],
+        events_per_s=fewer["formats"]["parquet"]["events_per_s"],
         row_bytes=load("table_rows")["bytes_a_row"]["adam, float32"]["peak"],
         cores=index["processors"],
+        event_bytes=further_bytes / (more["sizes"]["events"] - fewer["sizes"]["events"]),
     )
 
 
@@ -130,8 +136,8 @@ def table(figures: Measured) -> str:
     rows = [
         (
             "a search",
-            f"{figures.search_ms[largest]:.2f} ms at {largest:,} items, times {slow:.1f} (the growth from a million "
-            f"items to these) to {slower:.0f} (in proportion)",
+            f"{figures.search_ms[largest]:.2f} ms at {largest:,} items, times {slow:.1f} (from a million other items "
+            f"on another CPU to these) to {slower:.0f} (in proportion)",
             f"{low:.1f} to {high:.1f} ms of a core",
         ),
         (
@@ -161,10 +167,14 @@ def table(figures: Measured) -> str:
             f"{USERS * figures.user_bytes / 1e9:,.0f} GB",
         ),
         ("`prepare`, time", f"{EVENTS:,} events at {rate:,}/s", f"{EVENTS / rate / 60:.0f} min"),
-        ("`prepare`, memory", f"{EVENTS:,} events x 20 B", f"{20 * EVENTS / 1e9:.0f} GB"),
+        (
+            "`prepare`, memory",
+            f"{EVENTS:,} events x {figures.event_bytes:.0f} B (what a further one takes, from 20 to 100 million)",
+            f"{figures.event_bytes * EVENTS / 1e9:.0f} GB",
+        ),
         (
             "`train`, time of an epoch",
-            f"{EVENTS:,} events / {figures.batch:,} x {figures.step_ms:.1f} ms, whatever the catalogue",
+            f"{EVENTS:,} events / {figures.batch:,} x {figures.step_ms:.1f} ms, ids alone",
             f"{EVENTS / figures.batch * figures.step_ms / 3.6e6:.1f} h with {figures.cores} cores",
         ),
         *(
@@ -197,7 +207,7 @@ def table(figures: Measured) -> str:
         ),
         (
             "`recall` of all users",
-            f"{USERS:,} at {per_s:,.0f}/s of {figures.cores} cores, times {slow:.1f} to {slower:.0f}",
+            f"the search alone: {USERS:,} at {per_s:,.0f}/s of {figures.cores} cores, times {slow:.1f} to {slower:.0f}",
             f"{hours[0]:,.0f} to {hours[1]:,.0f} hours of a core",
         ),
     ]

@@ -40,6 +40,7 @@ PLAIN = Measured(
     events_per_s=1_000_000.0,
     row_bytes=1_000.0,
     cores=2,
+    event_bytes=20.0,
 )
 
 
