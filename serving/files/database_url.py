@@ -11,8 +11,9 @@ FORM = re.compile(
     rf"(?P<place>{HOST}(?:,{HOST})*(?:/[^?#@\s]*)?)"
     r"(?:\?[^?#@\s]*)?"
 )
-# Also a mistyped one: as a directory it would keep the password in its name, and the changes nowhere.
-URL = re.compile(r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)", re.IGNORECASE)
+# Also a mistyped one, and libpq's other form, `host=h password=p`: as a directory it would keep the password in its
+# name, and the changes nowhere.
+URL = re.compile(r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)|.*\bpassword\s*=", re.IGNORECASE | re.DOTALL)
 
 
 class DatabaseUrl:

@@ -27,7 +27,7 @@ from pipelines.launch.daily import daily, days
 from pipelines.launch.daily.daily import LOCK
 from pipelines.launch.daily.day import ACTIVATED, FAILED, PLAN, SUMMARY, Day, Step
 from pipelines.launch.daily.days import all_days
-from pipelines.launch.daily.settings import Loop
+from pipelines.launch.daily.settings import Loop, Settings
 from pipelines.launch.rules import read_rules
 from pipelines.training import train
 from serving.bundle.active import Active, Canary
@@ -42,6 +42,7 @@ from serving.files.lock import BusyError, exclusive
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from serving.service.store import Store, StoreError
+from tests.support.paths import ROOT
 from tests.support.worlds.interrupted import Point, stopped
 from tests.support.worlds.serving import write_world
 from towers.config.recipe import RECIPES, load_config
@@ -309,6 +310,36 @@ def test_what_its_settings_say_makes_another_day_and_reaches_its_steps(
         before = other.key()
         (tmp_path / value).write_text(f"{key[:-1]}_id,tag\nx,1\n")
         assert other.key() != before
+
+
+def test_the_page_has_every_key_with_its_default() -> None:
+    page = (ROOT / "docs" / "service" / "daily.md").read_text(encoding="utf-8")
+    told = dict[str, str]()
+    for keys, default in re.findall(r"^\| (`\w+`(?:, `\w+`)*) \| ([^|]*)\|", page, re.MULTILINE):
+        told |= dict.fromkeys(re.findall(r"\w+", keys), default.strip())
+    fields = Settings.model_fields
+    assert told.keys() == fields.keys()
+    for key, shown in told.items():
+        default = fields[key].default
+        if fields[key].is_required():
+            assert not shown, key
+        elif shown == "none":
+            assert default in (None, ()), key
+        else:
+            given = json.loads(shown.strip("`"))
+            assert given == (str(default) if isinstance(default, Path) else default), key
+
+
+def test_a_command_that_hangs_is_no_longer_waited_for_after_a_minute(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30", None)
+    (day,) = all_days(loop)
+    hanging = replace(day, loop=replace(loop, settings=loop.settings.model_copy(update={"notify": ("sleep", "600")})))
+    assert daily.NOTIFY_S == 60
+    monkeypatch.setattr(daily, "NOTIFY_S", 0.1)
+    daily._end(hanging, FAILED, {})
+    assert "warning: notify: Command '('sleep', '600')' timed out" in capsys.readouterr().err
 
 
 def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import DataError
-from pipelines.launch.rules import FigureRule, Limit, RuleFile, Rules, SliceRule, read_rules
+from pipelines.launch.rules import AgreementRule, FigureRule, Limit, RuleFile, Rules, SliceRule, read_rules
 from tests.support.paths import ROOT
 
 METRIC = '[[metrics]]\nmetric = "recall@20"\nbound = "value"\nat_least = 0.1\n'
@@ -105,6 +105,13 @@ def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match="not valid TOML"):
         read_rules(tmp_path / "rules.toml")
+
+
+def test_the_page_names_the_defaults_of_an_agreement() -> None:
+    page = (ROOT / "docs" / "evaluation" / "gate.md").read_text(encoding="utf-8")
+    assert re.findall(r"^\| `\[agreement\]` \| `k` \((\d+)\), `at_least` \|", page, re.MULTILINE) == [
+        str(AgreementRule.model_fields["k"].default)
+    ]
 
 
 def test_the_page_names_every_key() -> None:

@@ -51,6 +51,8 @@ def test_anything_else_is_a_directory(given: str | Path | None) -> None:
         f"postgresql+psycopg://me:{SECRET}@h/d",
         f"mysql://me:{SECRET}@h/d",
         f" postgresql://me:{SECRET}@h/d",
+        f"host=h user=me password={SECRET} dbname=towers",
+        f"PASSWORD = '{SECRET}'",
     ],
 )
 def test_another_url_is_no_directory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
