@@ -27,10 +27,10 @@ from typing import Any
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 from benchmarks.baselines.task import SETS, Set, Task, ours, prepared, reported_of
-from benchmarks.baselines.tuned import EASE_ITEMS, GF_CF, IALS, ORDERED, Result, baselines
+from benchmarks.baselines.tuned import EASE_ITEMS, GF_CF, IALS, Result, baselines
 from benchmarks.harness.machine import load, record, verdict, write
 from benchmarks.harness.resumable import Store
-from pipelines.rankers.ranker import EASE, KNN, POPULARITY
+from pipelines.rankers.ranker import EASE, KNN, ORDERED, POPULARITY
 
 STAMP = ("date", "commit", "dirty", "machine")
 MOST_DIFFERENCE = 0.0001  # of popularity and item-kNN from those of the committed report

@@ -15,21 +15,21 @@ import scipy.sparse as sp
 
 from benchmarks.baselines.gf_cf import RANK, GraphFilter
 from benchmarks.baselines.ials import Ials, Vectors
-from benchmarks.baselines.ordered_knn import OrderedKnn
 from benchmarks.baselines.task import Task
 from benchmarks.harness.resumable import Store
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.dataset.popularity import Counting
-from pipelines.rankers.choice import EASE_LADDER, choose
+from pipelines.rankers.choice import EASE_LADDER, ORDERED_LADDERS, choose
 from pipelines.rankers.ease import BLOCK, PENALTY, Ease, ease_weights, highest
 from pipelines.rankers.evaluate import Lists, Ranker
 from pipelines.rankers.fits import Fits, Settings, ranker_of
 from pipelines.rankers.item_knn import history
+from pipelines.rankers.ordered_knn import WINDOWS, OrderedKnn
 from pipelines.rankers.popular import by_popularity
-from pipelines.rankers.ranker import EASE, KNN, KNOWN, POPULARITY
+from pipelines.rankers.ranker import EASE, KNN, KNOWN, ORDERED, POPULARITY
 from serving.search.exact import ExactIndex
 
-IALS, GF_CF, ORDERED = "ials", "gf_cf", "item_knn_ordered"
+IALS, GF_CF = "ials", "gf_cf"
 TRAIN = KNOWN[:1]
 EASE_ITEMS = 13_000  # a fit takes a minute; the product's own bound is lower
 LADDERS: Mapping[str, Sequence[float]] = {
@@ -37,12 +37,6 @@ LADDERS: Mapping[str, Sequence[float]] = {
     "reg": (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3),
 }
 START = Ials(a0=0.03, reg=0.003)
-ORDERED_LADDERS: Mapping[str, Sequence[float]] = {
-    "window": (1, 3, 10, 30),
-    "backward": (0.0, 0.25, 0.5, 1.0),
-    "half_life": (0.5, 1.0, 2.0, 5.0),
-    "shrinkage": (3.0, 10.0, 30.0, 100.0),
-}
 MOST_SWEEPS, PATIENCE = 16, 2  # sweeps of a setting, and those without a better figure on validation that end it
 WEIGHTS = (0.0, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # of the low-pass filter of GF-CF; 0.3 was published for Gowalla
 LONGEST = 64  # sweeps of the best setting, where it still rises
@@ -123,13 +117,13 @@ def ordered_knn(task: Task, run: Run) -> Result:
     """item-kNN in order, of its settings the one where a climb ends; `as_reported` is fitted on train + validation."""
 
     def rank(settings: OrderedKnn, splits: Sequence[str]) -> Ranker:
-        return ranker_of(settings.fitted(*seen(task.data, splits), task.data.manifest.items), task.k)
+        return ranker_of(Fits(task.data, splits).of(settings), task.k)
 
     def tried(settings: OrderedKnn) -> float:
         made = run(asdict(settings), lambda: {"validation": task.validated(rank(settings, TRAIN))})
         return float(made["validation"])
 
-    best, values = climb(OrderedKnn(), ORDERED_LADDERS, tried)
+    best, values = climb(OrderedKnn(), {"window": WINDOWS, **ORDERED_LADDERS}, tried)
     return {
         "settings": asdict(best),
         "validation": values[best],

@@ -119,7 +119,7 @@ def beauty(result: Result, *, what: str, published_by: str, command: str) -> Row
         (
             f"{what}, next item, leave one out, self-attention, d = 64: HitRate@10 / NDCG@10",
             f"{told}; published {published_by} {several([*published], '.4f')}; item-kNN, which is fitted on the "
-            f"validation items, too, {several(knn, '.4f')}; item-kNN that reads the order, fitted as our model "
+            f"validation items, too, {several(knn, '.4f')}; item-kNN in order, fitted as our model "
             f"{in_order[0]}, on the validation items, too, {in_order[1]}",
             repeated(command, seeds),
         )

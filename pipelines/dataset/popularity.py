@@ -39,6 +39,9 @@ class Counting:
         return f"{window}, users alike" if self.users_alike else window
 
 
+PLAIN = Counting()
+
+
 def has_windows(data: Dataset) -> bool:
     """Whether windows of days make sense: the events have times in a unit, and the split respects them."""
     return data.manifest.timed and data.manifest.time_unit in TICKS_PER_S

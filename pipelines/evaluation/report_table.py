@@ -28,6 +28,7 @@ TITLES = {
     "popularity_users": "popularity, users alike",
     "popularity_recent": "recent popularity",
     "item_knn": "item-kNN",
+    "item_knn_ordered": "item-kNN in order",
     "ease": "EASE",
     "best_attainable": "best attainable",
 }

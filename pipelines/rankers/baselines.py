@@ -1,6 +1,7 @@
 """Fits the baselines a model must beat, and states whether it beats the strongest, in one sentence.
 
-Popularity, item-kNN and EASE have settings chosen on validation. The verdict has the paired interval of the difference.
+Popularity, item-kNN, with and without order, and EASE have settings chosen on validation. The verdict has the paired
+interval of the difference.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,7 +19,7 @@ from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import CHOSEN_BY, Choice, choose
 from pipelines.rankers.evaluate import Ranker, per_user
 from pipelines.rankers.fits import Fits, Settings, ranker_of
-from pipelines.rankers.ranker import EASE, EXACT, KNN, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.rankers.ranker import EASE, EXACT, KNN, ORDERED, POPULARITY, RECENT, USERS_ALIKE
 from towers.data.events import Int32s
 
 STRONGEST, FIXED = "strongest baseline", "baseline fixed without validation"
@@ -69,6 +70,7 @@ def baselines_of(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
         USERS_ALIKE: Counting(users_alike=True),
         RECENT: choice.recent,
         KNN: choice.item_knn,
+        ORDERED: choice.ordered,
         EASE: choice.ease,
     }
     settings = {name: each for name, each in wanted.items() if each is not None}

@@ -19,17 +19,18 @@ from pipelines.rankers import item_knn as knn
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.evaluate import per_user
 from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, counting_values, ranker_of
-from pipelines.rankers.ranker import EASE, KNN, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.rankers.ordered_knn import MOST_PAIRS, OrderedKnn, windows
+from pipelines.rankers.ranker import EASE, KNN, ORDERED, POPULARITY, RECENT, USERS_ALIKE
 
 PHASE = "choice of baselines"
 METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
-VERSION = 3  # of the search: a new version makes every data set be searched again
+VERSION = 4  # of the search: a new version makes every data set be searched again
 # Used without validation events; the strongest is then the first name below that was not left out.
 DEFAULT_DAYS = 60
-DEFAULT_ORDER = (EASE, KNN, RECENT, POPULARITY)
+DEFAULT_ORDER = (EASE, KNN, ORDERED, RECENT, POPULARITY)
 
 # The values of each item-kNN setting, in order. The search starts at the defaults and moves one setting at a time, as
 # long as the result improves. Only shrinkage and days need a new count of co-occurrence.
@@ -40,11 +41,16 @@ KNN_LADDERS: Mapping[str, Sequence[Any]] = {
     "half_life": (None, 20, 5, 2),
     "days": (None, 90, 30),
 }
+ORDERED_LADDERS: Mapping[str, Sequence[Any]] = {
+    "backward": (0.0, 0.25, 0.5, 1.0),
+    "half_life": (0.5, 1.0, 2.0, 5.0),
+    "shrinkage": (3.0, 10.0, 30.0, 100.0, 300.0),
+}
 EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
 # Neighbours of all items in total, so that the search holds at most 400 MB per count.
 MOST_NEIGHBOURS = 50_000_000
 
-Climbed = TypeVar("Climbed", KnnSettings, EaseSettings)
+Climbed = TypeVar("Climbed", KnnSettings, OrderedKnn, EaseSettings)
 
 
 @dataclass(frozen=True)
@@ -52,8 +58,9 @@ class Choice:
     """The chosen settings.
 
     Attributes:
-        recent: how recent popularity counts; None if left out, as for the next two.
+        recent: how recent popularity counts; None if left out, as for the next three.
         item_knn: settings of item-kNN.
+        ordered: settings of item-kNN in order.
         ease: settings of EASE.
         validation: ranker -> its validation score; empty without validation events.
         users: size of the validation sample.
@@ -63,6 +70,7 @@ class Choice:
 
     recent: Counting | None
     item_knn: KnnSettings | None
+    ordered: OrderedKnn | None
     ease: EaseSettings | None
     validation: dict[str, float]
     users: int
@@ -89,7 +97,7 @@ CHOICE = TypeAdapter(Choice)
 
 def choose(data: Dataset) -> Choice:
     """Returns the settings of every baseline the data allow, from the data set's cache or by a search that fills it."""
-    limits = f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {ease.MAX_ITEMS}"
+    limits = f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {MOST_PAIRS} {ease.MAX_ITEMS}"
     cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {limits}"
     kept = cache.read("choice", key)
     if kept is not None:
@@ -111,13 +119,16 @@ def _search(data: Dataset) -> Choice:
     if len(users) > USERS:
         users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
     held = heldout(data, "valid", users)
-    left_out = _left_out(fits, data.manifest.items, windows=has_windows(data))
+    left_out = _left_out(fits, data)
+    near = windows(int(fits.user_events.sum()))
+    ordered_start = OrderedKnn(window=max((each for each in near if each <= OrderedKnn.window), default=0))
     fixed: dict[str, str] = {}
     if not len(held.users):
         say(f"{PHASE}: fixed settings, for want of validation events")
         return Choice(
             recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
             item_knn=None if KNN in left_out else KnnSettings(),
+            ordered=None if ORDERED in left_out else ordered_start,
             ease=None if EASE in left_out else EaseSettings(),
             validation={},
             users=0,
@@ -130,6 +141,8 @@ def _search(data: Dataset) -> Choice:
     most = len(countings(windows=has_windows(data)))
     if KNN not in left_out:
         most += 1 if reason else 1 + most_values(KnnSettings(), ladders)  # and one more fallback
+    if ORDERED not in left_out:
+        most += most_values(ordered_start, {"window": near, **ORDERED_LADDERS})
     if EASE not in left_out:
         most += most_values(EaseSettings(), {"penalty": EASE_LADDER})
     with progress(PHASE, total=most, unit="settings") as advance:
@@ -142,7 +155,7 @@ def _search(data: Dataset) -> Choice:
         popular = {counting: float(figures.mean()) for counting, figures in values.items()}
         best = max(popular, key=popular.__getitem__)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
-        recent, item_knn, ease_settings = None, None, None
+        recent, item_knn, ordered, ease_settings = None, None, None, None
         if RECENT not in left_out:
             recent = max((each for each in popular if each.days), key=popular.__getitem__)
             validation[RECENT] = popular[recent]
@@ -152,17 +165,24 @@ def _search(data: Dataset) -> Choice:
         elif KNN not in left_out:
             fallbacks = {"fallback": tuple(dict.fromkeys((Counting(), best)))}
             item_knn, validation[KNN] = climb(KnnSettings(fallback=best), fallbacks | ladders, judged)
+        if ORDERED not in left_out:
+            begin = replace(ordered_start, fallback=best)
+            ordered, validation[ORDERED] = climb(begin, {"window": near, **ORDERED_LADDERS}, judged)
         if EASE not in left_out:
             start = EaseSettings(fallback=best)
             ease_settings, validation[EASE] = climb(start, {"penalty": EASE_LADDER}, judged)
-    return Choice(recent, item_knn, ease_settings, validation, len(held.users), left_out, fixed)
+    return Choice(recent, item_knn, ordered, ease_settings, validation, len(held.users), left_out, fixed)
 
 
-def _left_out(fits: Fits, items: int, *, windows: bool) -> dict[str, str]:
+def _left_out(fits: Fits, data: Dataset) -> dict[str, str]:
     """Returns ranker -> why the data do not allow it."""
+    items, events = data.manifest.items, int(fits.user_events.sum())
+    timeless = "left out: no times in a unit that the split respects, so there are no windows"
+    crowded = None if windows(events) else f"left out: {events:,} pairs of events in a row, more than {MOST_PAIRS:,}"
     reasons = {
-        RECENT: None if windows else "left out: no times in a unit that the split respects, so there are no windows",
+        RECENT: None if has_windows(data) else timeless,
         KNN: knn.too_large(fits.user_events, items),
+        ORDERED: crowded if data.manifest.timed else "left out: the events have no order that the split respects",
         EASE: f"left out: {items:,} items, more than {ease.MAX_ITEMS:,}" if items > ease.MAX_ITEMS else None,
     }
     return {name: reason for name, reason in reasons.items() if reason is not None}

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from pipelines.console import Advance, no_bar, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen, seen_times
-from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, Counting, countings, has_windows, item_counts
+from pipelines.dataset.popularity import DAY_S, PLAIN, TICKS_PER_S, Counting, countings, has_windows, item_counts
 from pipelines.rankers import ease
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.ease import Ease, ease_weights
 from pipelines.rankers.evaluate import Ranker, per_user
 from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.item_knn import ItemKnn, nearest_items, nearest_of
+from pipelines.rankers.ordered_knn import OrderedKnn
 from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity
 from towers.data.events import Int64s
 
 VERSION = 3  # of the files on disk
-PLAIN = Counting()
 KEPT = 3  # co-occurrence matrices in memory: the best so far and its neighbours on a ladder
 
 
@@ -67,7 +67,7 @@ class EaseSettings:
         return f"EASE of lambda {self.penalty:g}"
 
 
-Settings = Counting | KnnSettings | EaseSettings
+Settings = Counting | KnnSettings | OrderedKnn | EaseSettings
 
 
 class Fitted(Protocol):
@@ -142,6 +142,8 @@ class Fits:
                 return Popular(self._order(settings))
             case KnnSettings():
                 return self._item_knn(settings)
+            case OrderedKnn():
+                return self._ordered(settings)
             case EaseSettings():
                 return self._ease(settings)
 
@@ -150,6 +152,11 @@ class Fits:
             similarity = sp.csr_array(self._searched(settings).T)
         else:
             similarity = self._kept(settings, self.cache)
+        return ItemKnn(similarity, self._order(settings.fallback), settings.half_life)
+
+    def _ordered(self, settings: OrderedKnn) -> ItemKnn:
+        # Not kept on disk: a count takes a second.
+        similarity = settings.similarity(self._offsets, self._items, self.data.manifest.items)
         return ItemKnn(similarity, self._order(settings.fallback), settings.half_life)
 
     def _ease(self, settings: EaseSettings) -> Ease:

@@ -29,7 +29,7 @@ from serving.search.scann import ScannIndex
 from towers.data.events import select_lists
 
 EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
-USERS_ALIKE, RECENT, EASE = "popularity_users", "popularity_recent", "ease"
+USERS_ALIKE, RECENT, EASE, ORDERED = "popularity_users", "popularity_recent", "ease", "item_knn_ordered"
 KNOWN = ("train", "valid")  # the splits that make history and mask at the test
 Search = Callable[[Floats, list[Rows]], Rows]
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.rankers import item_knn
 from pipelines.rankers.item_knn import ItemKnn, nearest_items, too_large
+from pipelines.rankers.ordered_knn import OrderedKnn
 from pipelines.rankers.popular import Popular, by_popularity
 
 ITEMS = 9
@@ -108,3 +109,31 @@ def test_too_large_says_why() -> None:
     assert too_large(np.array([3, 4]), 100) is None
     assert "items" in str(too_large(np.array([3]), item_knn.MAX_ITEMS + 1))
     assert "pairs" in str(too_large(np.full(100, 100_000), 100))
+
+
+@pytest.mark.parametrize("settings", [OrderedKnn(2, 0.5, 2.0, 3.0), OrderedKnn(9, 0.0, 0.5, 0.0)])
+def test_item_knn_in_order_is_the_slow_loop(settings: OrderedKnn) -> None:
+    rng, count = np.random.default_rng(0), 12
+    lists = [rng.integers(0, count, size) for size in (0, 1, 5, 9, 3, 7)]
+    offsets = np.cumsum([0, *map(len, lists)])
+    scores = np.zeros((len(lists), count))
+    together = np.zeros((count, count))
+    for taken in lists:
+        for place, first in enumerate(taken):
+            for distance, second in enumerate(taken[place + 1 : place + 1 + settings.window], start=1):
+                together[first, second] += distance**-0.5
+                together[second, first] += settings.backward * distance**-0.5
+    np.fill_diagonal(together, 0)
+    counts = np.bincount(np.concatenate(lists), minlength=count)
+    similarity = together / (np.sqrt(np.outer(counts, counts)) + settings.shrinkage + 1e-300)
+    for user, taken in enumerate(lists):
+        for item in set(taken.tolist()):
+            newest = max(place for place, each in enumerate(taken) if each == item)
+            scores[user] += 0.5 ** ((len(taken) - 1 - newest) / settings.half_life) * similarity[item]
+        scores[user, taken] = 0
+    taken = np.concatenate(lists)
+    fitted = ItemKnn(settings.similarity(offsets, taken, count), np.arange(count), settings.half_life)
+    found = fitted.lists(offsets, taken, 4)
+    for user, row in enumerate(found):
+        best = [item for item in np.argsort(-scores[user], kind="stable")[:4] if scores[user, item] > 0]
+        np.testing.assert_allclose(scores[user, row[: len(best)]], scores[user, best], rtol=1e-5)

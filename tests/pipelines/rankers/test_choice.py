@@ -195,6 +195,42 @@ def test_above_its_limit_item_knn_is_fitted_once_with_fixed_settings(
     assert recall_by_hand(data, fallback.days, fallback.users_alike) == pytest.approx(best, abs=1e-9)
 
 
+@pytest.fixture(scope="module")
+def walks(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """Users walk from an item to the next one, each from another item; every second one is known by one item alone."""
+    folder = tmp_path_factory.mktemp("walks")
+    steps = [(user, step) for user in range(120) for step in range(12 if user % 2 else 3)]
+    rows = [(f"u{user}", f"i{(7 * user + step) % 90}", 200 * step + user) for user, step in steps]
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(folder / "events.csv")
+    prepare.run(DataConfig(split="leave_last_out"), folder / "events.csv", folder / "dataset")
+    return Dataset.open(folder / "dataset")
+
+
+def test_where_an_item_leads_to_the_next_the_baseline_that_reads_the_order_is_the_strongest(
+    walks: Dataset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(choice, "K", 1)  # among 20 are all that are near
+    chosen = choose(walks)
+    assert chosen.strongest == "item_knn_ordered" and chosen.ordered is not None
+    assert chosen.validation["item_knn_ordered"] > chosen.validation["item_knn"]
+    held = heldout(walks, "valid")
+    first = Fits(walks, ("train",)).of(chosen.ordered).lists(held.seen_offsets, held.seen_items, 1)[:, 0]
+    assert (first == held.target_items).mean() > 0.9
+
+
+def test_its_pairs_are_limited_by_the_window(walks: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = len(walks.events("train"))
+    for most, window in ((3 * events, 3), (3 * events - 1, 1), (events - 1, None)):
+        monkeypatch.setattr("pipelines.rankers.ordered_knn.MOST_PAIRS", most)
+        monkeypatch.setattr(choice, "MOST_PAIRS", most)
+        chosen = choose(walks)
+        if window is None:
+            told = f"left out: {events:,} pairs of events in a row, more than {most:,}"
+            assert chosen.ordered is None and chosen.left_out["item_knn_ordered"] == told
+        else:
+            assert chosen.ordered is not None and chosen.ordered.window <= window
+
+
 def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:
     folder = tmp_path / "lists"
     folder.mkdir()
@@ -206,6 +242,7 @@ def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:
     chosen = choose(Dataset.open(tmp_path / "dataset"))
     assert chosen.recent is None
     assert "no times" in chosen.left_out["popularity_recent"]
+    assert chosen.ordered is None and "no order" in chosen.left_out["item_knn_ordered"]
     assert set(chosen.validation) == {"popularity", "popularity_users", "item_knn", "ease"}
 
 

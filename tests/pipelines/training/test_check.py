@@ -111,11 +111,14 @@ def test_a_recipe_that_no_budget_trains_is_refused_trial_by_trial(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("budget", "remedy"), [(None, ""), (1.0, "; give a larger --budget-minutes")])
-def test_a_larger_budget_is_the_remedy_where_a_trial_was_not_refused(
-    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float | None, remedy: str
+@pytest.mark.parametrize(
+    ("budget", "end", "remedy"),
+    [(None, "diverged", ""), (1.0, "diverged", ""), (1.0, "too slow", "; give a larger --budget-minutes")],
+)
+def test_a_larger_budget_is_the_remedy_where_a_trial_was_too_slow(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, budget: float | None, end: Any, remedy: str
 ) -> None:
-    trials = iter([ConfigError("no past"), Run(end="diverged", reason="epoch 1")])
+    trials = iter([ConfigError("no past"), Run(end=end, reason="epoch 1")])
 
     def ended(*_: Any) -> Run:
         each = next(trials)
@@ -124,7 +127,8 @@ def test_a_larger_budget_is_the_remedy_where_a_trial_was_not_refused(
         return each
 
     monkeypatch.setattr(search, "train", ended)
-    message = re.escape(f"no trial finished: diverged (epoch 1); refused (no past){remedy}")
+    told = "; ".join(sorted([f"{end} (epoch 1)", "refused (no past)"]))
+    message = re.escape(f"no trial finished: {told}{remedy}")
     with pytest.raises(DataError, match=f"^{message}$"):
         tune.run(world / "many", tmp_path / "best.toml", budget_minutes=budget, trials=2, metric="recall@5")
 
