@@ -326,6 +326,13 @@ def test_of_many_connections_of_one_caller_256_get_their_answer(service: Running
     proxy.stop()
 
 
+def test_the_file_says_what_another_system_and_tls_change() -> None:
+    text = CONF.read_text(encoding="utf-8")
+    assert re.search(r"^user \S+;  # CHANGE", text, re.MULTILINE)
+    (beside,) = re.findall(r"listen 8080 [^\n]*\n([^;]*)# listen 443 ", text)
+    assert "replace the one above" in beside and "keys in plain text" in beside
+
+
 def test_operators_paths_are_closed_to_others(proxy: Proxy) -> None:
     allowed = re.search(r"location ~ (\S+) \{\s*allow 127\.0\.0\.1;[^}]*deny all;", CONF.read_text(encoding="utf-8"))
     assert allowed is not None

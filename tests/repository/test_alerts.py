@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -41,8 +42,14 @@ def recalled(wanted: int, found: int) -> Series:
 # Alert -> minutes after the start, labels of the alert, series on which it fires, series on which it does not.
 CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
     "TowersDown": (
-        5, {"job": "towers"}, [{'up{job="towers"}': "0x9"}],
-        [{'up{job="towers"}': "1x9"}, {'up{job="other"}': "0x9"}, {'up{job="towers"}': "1 1 1 1 1 0"}],
+        5, {"job": "towers"},
+        # The last two: the targets are gone, and the job has another name.
+        [{'up{job="towers"}': "0x9"}, {'up{job="towers"}': "1x2 stale"}, {'up{job="other"}': "1x9"}],
+        [
+            {'up{job="towers"}': "1x9"},
+            {'up{job="towers"}': "1x9", 'up{job="other"}': "0x9"},
+            {'up{job="towers"}': "1 1 1 1 1 0"},
+        ],
     ),
     "TowersErrors": (
         15, {},
@@ -115,6 +122,7 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         [
             {f'{ANSWERS}{{role="active",bundle="a"}}': "1x20", f'{ANSWERS}{{role="active",bundle="b"}}': "0x20"},
             {f'{ANSWERS}{{role="active",bundle="a"}}': "1x20", f'{ANSWERS}{{role="canary",bundle="b"}}': "1x20"},
+            {f'{ANSWERS}{{role="active",bundle="{name}",job="{name}"}}': "1x20" for name in "ab"},  # two services
         ],
     ),
     "TowersWorkersDie": (
@@ -173,6 +181,29 @@ CASES: dict[str, tuple[int, dict[str, str], list[Series], list[Series]]] = {
         [{"towers_items_live": "40000x99"}, {"towers_items_live": "0x80 60000x19"}],
     ),
 }  # fmt: skip
+# A service beside the one of a case: so large that its good figures are nearly all.
+LARGE: Series = {
+    **{f'{REQUESTS}{{route="{route}",status="200"}}': "0+900000x400" for route in ("/recall", "/events")},
+    **latency("/recall", *[900_000] * 4),
+    **recalled(900_000, 900_000),
+    QUERIES: "0+900000x400",
+    f'{ANSWERS}{{role="active",bundle="large",version="large"}}': "1x400",
+    "towers_bundles_refused": "0x400",
+    "towers_items_live": "0x400",
+    STARTS: "4x400",
+    WORKERS: "4x400",
+    f"{WORKERS}_wanted": "4x400",
+}
+
+
+def of_job(job: str, series: Series) -> Series:
+    """The same series with a label for the job, where they have none."""
+    labelled = {}
+    for selector, values in series.items():
+        name, labels = re.fullmatch(r"(\w+)(?:\{(.*)\})?", selector).groups()  # type: ignore[union-attr]
+        every = [*([labels] if labels else []), *([] if labels and "job=" in labels else [f'job="{job}"'])]
+        labelled[f"{name}{{{','.join(every)}}}"] = values
+    return labelled
 
 
 @pytest.fixture(scope="module")
@@ -187,9 +218,9 @@ def promtool() -> str:
 
 
 def judged(
-    promtool: str, folder: Path, expectations: list[tuple[str, Series, bool]]
+    promtool: str, folder: Path, expectations: list[tuple[str, Series, bool]], more: dict[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Runs promtool on what it is told to expect: alert, series, whether it fires."""
+    """Runs promtool on what it is told to expect: alert, series, whether it fires, with `more` labels than its case."""
     tests: list[dict[str, Any]] = []
     for alert, series, fires in expectations:
         minutes, labels, _, _ = CASES[alert]
@@ -197,7 +228,7 @@ def judged(
         expected = {
             "eval_time": f"{minutes}m",
             "alertname": alert,
-            "exp_alerts": [{"exp_labels": labels}] if fires else [],
+            "exp_alerts": [{"exp_labels": (more or {}) | labels}] if fires else [],
         }
         tests.append({"interval": "1m", "input_series": given, "alert_rule_test": [expected]})
     file = folder / "tests.yml"
@@ -216,10 +247,37 @@ def test_promtool_accepts_the_rules(promtool: str) -> None:
     assert done.returncode == 0 and f"{len(CASES)} rules found" in done.stdout, done.stdout + done.stderr
 
 
+def test_promtool_accepts_the_scrapes_of_the_page_and_the_alert_asks_for_their_job(
+    promtool: str, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
+    scrapes = re.findall(r"^```yaml\n(scrape_configs:\n.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(scrapes) == 2
+    for number, text in enumerate(scrapes):
+        file = tmp_path / f"{number}.yml"
+        # Debian's promtool knows nothing of Kubernetes.
+        file.write_text(text.replace("kubernetes_sd_configs: [{role: pod}]", "static_configs: []"), encoding="utf-8")
+        words = [promtool, "check", "config", "--syntax-only", str(file)]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    jobs = {each["job_name"] for text in scrapes for each in yaml.safe_load(text)["scrape_configs"]}
+    assert jobs == set(re.findall(r'job="(\w+)"', RULES.read_text(encoding="utf-8")))
+
+
 def test_each_alert_fires_when_it_should_and_not_otherwise(promtool: str, tmp_path: Path) -> None:
     every = [(alert, series, True) for alert, (_, _, firing, _) in CASES.items() for series in firing]
     every += [(alert, series, False) for alert, (_, _, _, quiet) in CASES.items() for series in quiet]
     done = judged(promtool, tmp_path, every)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_of_two_services_only_the_one_that_fails_is_named(promtool: str, tmp_path: Path) -> None:
+    every = [
+        (alert, of_job("small", series) | of_job("large", LARGE), fires)
+        for alert, (_, _, firing, quiet) in CASES.items()
+        for series, fires in ((firing[0], True), (quiet[0], False))
+    ]
+    done = judged(promtool, tmp_path, every, {"job": "small"})
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,8 +2,9 @@
 
 import json
 import re
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 import pytest
@@ -16,6 +17,7 @@ from pipelines.cli.serve import serve as serve_command
 from pipelines.launch.daily.settings import Settings as LoopSettings
 from serving.files.database_url import DatabaseUrl
 from serving.http.app import create_app
+from serving.http.route_table import OPEN
 from serving.settings import PREFIX, Settings
 from tests.support.paths import ROOT
 from towers.training.workers import place_of
@@ -112,6 +114,50 @@ def test_probes_ask_routes_of_the_service(service: str, settings: Settings) -> N
         assert container(service)[probe]["httpGet"]["path"] in routes
 
 
+def mounted(service: str, path: str) -> dict[str, Any]:
+    """The Secret whose file a path of the container names; its head says how to create it with that file."""
+    place = PurePosixPath(path)
+    (mount,) = (each for each in container(service)["volumeMounts"] if each["mountPath"] == str(place.parent))
+    assert "subPath" not in mount, "it would never show a changed Secret"
+    (secret,) = (each["secret"] for each in pod(service)["volumes"] if each["name"] == mount["name"])
+    head = (FOLDER / f"{service}.yaml").read_text(encoding="utf-8").partition("apiVersion")[0]
+    assert f"kubectl create secret generic {secret['secretName']} --from-file={place.name}" in head
+    return secret
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_callers_need_a_key_and_probes_none(service: str) -> None:
+    (path,) = (each["value"] for each in container(service)["env"] if each["name"] == "TOWERS_KEYS")
+    assert "items" not in mounted(service, path)  # each file of the Secret, under its name
+    probes = {
+        container(service)[name]["httpGet"]["path"] for name in ("startupProbe", "readinessProbe", "livenessProbe")
+    }
+    assert probes <= OPEN
+
+
+def test_prometheus_finds_the_pods_by_the_job_of_the_operations_page() -> None:
+    page = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
+    (label, port) = re.findall(r"^ *regex: (\w+);(\w+)$", page, re.MULTILINE)[0]
+    for service in SERVICES:
+        template = documents(service)["Deployment"]["spec"]["template"]["metadata"]
+        assert (template["labels"]["app"], container(service)["ports"][0]["name"]) == (label, port)
+        # A job that scrapes every annotated pod has no key, or sends it to every pod.
+        assert "annotations" not in template
+
+
+def test_the_database_of_the_replicas_is_verified_as_the_operations_page_says() -> None:
+    page = (ROOT / "docs" / "service" / "operations.md").read_text(encoding="utf-8")
+    ((told,), options) = (
+        [parse_qs(urlsplit(url).query) for url in re.findall(r"postgresql://towers:PASSWORD@[^'\"\s]+", text)]
+        for text in (page, (FOLDER / "replicas.yaml").read_text(encoding="utf-8"))
+    )
+    assert [each["sslmode"] for each in options] == [told["sslmode"]]
+    # The user of the image has no home, in which libpq would look for it.
+    (root,) = options[0]["sslrootcert"]
+    name = PurePosixPath(root).name
+    assert mounted("replicas", root) == {"secretName": "towers-state", "items": [{"key": name, "path": name}]}
+
+
 @pytest.mark.parametrize("service", SERVICES)
 def test_the_grace_period_is_longer_than_a_stop_may_take(service: str, settings: Settings) -> None:
     pause = int(container(service)["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -158,8 +204,7 @@ def test_replicas_without_a_volume_share_a_store_and_a_database(monkeypatch: pyt
     settings = Settings(bundle=bundle)
     assert settings.store == bundle
     assert isinstance(settings.state, DatabaseUrl)
-    volumes = {each["name"]: each for each in pod("replicas")["volumes"]}
-    assert all(set(each) == {"name", "emptyDir"} for each in volumes.values())
+    assert all(set(each) - {"name"} <= {"emptyDir", "secret"} for each in pod("replicas")["volumes"])
     assert {each["mountPath"]: each["name"] for each in shared["volumeMounts"]}[str(settings.cache)] == "cache"
 
 

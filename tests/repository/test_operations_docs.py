@@ -1,6 +1,7 @@
 """docs/service/operations.md and the alerts: every metric is there, and all metrics and labels named exist."""
 
 import re
+import subprocess
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -28,7 +29,10 @@ WORDS = {
     "count",
     "histogram_quantile",
     "and",
+    "or",
+    "absent",
     "le",
+    "job",
     "up",
 }
 FALLBACKS = set(get_args(get_type_hints(metrics.fell_back)["reason"]))
@@ -104,9 +108,9 @@ def test_an_expression_names_only_what_exists(expression: str) -> None:
         # Or beside a gauge that falls with it when the service starts anew.
         beside = rf"delta\(\({name} - towers_\w+\)\[\d+[mh]:\]\)"
         assert (re.search(f"{grows}|{beside}", expression) is not None) is counts
-    for grouped in re.findall(r"by \((\w+)\)", expression):
-        allowed = {label for _, labels in known.values() for label in labels} | {"le"}
-        assert grouped in allowed
+    for grouped in re.findall(r"by \(([^)]*)\)", expression):
+        allowed = {label for _, labels in known.values() for label in labels} | {"le", "job"}
+        assert set(grouped.split(", ")) <= allowed
     plain = re.sub(r'\{[^}]*\}|\[\d+[mh]:?\]|"[^"]*"', "", expression)
     words = {word for word in re.findall(r"[a-z_]+", plain) if not word.startswith("towers_")}
     assert words <= WORDS | {label for _, labels in known.values() for label in labels}
@@ -136,6 +140,13 @@ def test_every_alert_has_its_advice() -> None:
     assert all(re.fullmatch(r"\d+[smh]", rule.get("for", "1m")) for rule in rules())
 
 
+@pytest.mark.parametrize("rule", rules(), ids=lambda rule: rule["alert"])
+def test_no_alert_puts_services_together(rule: dict[str, Any]) -> None:
+    grouped = [by.split(", ") for by in re.findall(r"by \(([^)]*)\)", rule["expr"])]
+    assert len(grouped) == len(re.findall(r"\b(?:sum|max|count)\b", rule["expr"]))
+    assert all("job" in labels for labels in grouped)
+
+
 def test_every_stage_is_told_in_the_row_of_its_metric() -> None:
     (meaning,) = (means for name, _, _, means, _ in ROW.findall(PAGE) if name == "towers_stage_seconds")
     assert sorted(re.findall(r"`(\w+)` \(", meaning)) == sorted(metrics.STAGES)
@@ -144,3 +155,27 @@ def test_every_stage_is_told_in_the_row_of_its_metric() -> None:
 def test_every_setting_named_exists() -> None:
     named = re.findall(r"\bTOWERS_([A-Z_]+)\b", PAGE)
     assert len(named) > 5 and {name.lower() for name in named} <= Settings.model_fields.keys()
+
+
+def test_docker_gives_a_stop_its_time() -> None:
+    settings = Settings(bundle=ROOT)
+    texts = (PAGE, (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+    told = [re.findall(r"--stop-timeout (\d+)|stop_grace_period: (\d+)s", text) for text in texts]
+    assert [len(times) for times in told] == [2, 1]
+    # What is left is for the sockets to close and for the interpreter to end.
+    least_s = settings.linger_s + settings.graceful_timeout_s + 5
+    assert all(float(one or other) > least_s for times in told for one, other in times)
+
+
+def test_the_image_with_more_libraries_has_the_versions_of_the_lock() -> None:
+    (lines,) = (block for block in code_blocks("text") if block.startswith("FROM"))
+    (lock, copied) = re.findall(r"COPY (\S+) (\S+)", lines)[0]
+    text = (ROOT / lock).read_text(encoding="utf-8")
+    (command,) = re.findall(rf"RUN (.*) {re.escape(copied + lock)} >(\S+) && ", lines)
+    kept = subprocess.run(["sh", "-c", command[0]], input=text, capture_output=True, text=True, check=True).stdout
+    # pip takes no hashes in constraints, nor extras.
+    assert len(kept.splitlines()) == text.count("==") and not re.search(r"[\[\s]--|\[", kept)
+    options, packages = re.findall(r"pip install (--no-cache-dir --constraint \S+) (.*)", lines)[0]
+    assert options.endswith(command[1])
+    for name in re.findall(r"[\w-]+(?=$|[\s\[])", packages):
+        assert f"\n{name}==" in kept

@@ -1,6 +1,7 @@
 """Habits of the repository: nothing undocumented, locks that pin everything, no trace of one machine."""
 
 import ast
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -159,3 +160,75 @@ def test_the_license_is_apache_2() -> None:
     assert "Version 2.0, January 2004" in text
     assert "END OF TERMS AND CONDITIONS" in text
     assert 'license = "Apache-2.0"' in (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+
+
+def path_with(folder: Path, **programs: str) -> dict[str, str]:
+    """An environment in which these shell programs come before all others."""
+    for name, text in programs.items():
+        program = folder / name.replace("_", "-")
+        program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
+        program.chmod(0o755)
+    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+@pytest.mark.parametrize(
+    ("getconf", "runs"),
+    [("echo glibc 2.36", True), ("echo glibc 2.34", True), ("echo glibc 2.31", False), ("exit 1", False)],
+)
+def test_scann_core_is_left_out_where_glibc_is_older_and_refused_by_itself(
+    tmp_path: Path, getconf: str, runs: bool
+) -> None:
+    words = ["make", "--no-print-directory", f"CORE={tmp_path}/none", "-o", f"{tmp_path}/none/.installed"]
+    words += ["-o", ".venv/.dev", "PYTEST=echo tests"]
+    words += ["-n"] if runs else []  # what it would run
+
+    def said(goal: str) -> tuple[int, list[str], list[str]]:
+        environment = path_with(tmp_path, getconf=getconf)
+        done = subprocess.run([*words, goal], cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    if runs:
+        for goal in ("long", "scann-core"):
+            code, lines, _ = said(goal)
+            assert code == 0 and re.match(rf"{tmp_path}/none/bin/python -m pytest ", lines[-1])
+    else:
+        assert said("long") == (
+            0,
+            [
+                "echo tests -m long",
+                "tests -m long",
+                "left out: scann-core needs glibc 2.34 or later (getconf GNU_LIBC_VERSION)",
+            ],
+            [],
+        )
+        code, lines, errors = said("scann-core")
+        assert (code, lines) == (2, [])
+        assert errors[0] == "error: scann-core needs glibc 2.34 or later (getconf GNU_LIBC_VERSION)"
+        assert len(errors) == 2  # make's own comes after it
+    assert not (tmp_path / "none").exists()
+
+
+def test_one_package_that_is_unknown_keeps_no_other_away(tmp_path: Path) -> None:
+    """.ci/run with programs that only write down what they are asked for."""
+    script = tmp_path / ".ci" / "run"
+    script.parent.mkdir()
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    # Without one of these programs on PATH each package is missing.
+    asked = tmp_path / "asked"
+    refuse = 'case "$*" in *chromium*) exit 100 ;; esac'
+    environment = path_with(
+        programs, apt_get=f'{refuse}\necho "$*" >>{asked}', id="echo 0", make=f'echo "make $*" >>{asked}'
+    )
+    for name in ("bash", "dirname"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    script.write_text((ROOT / ".ci" / "run").read_text(encoding="utf-8"), encoding="utf-8")
+    done = subprocess.run(
+        ["/usr/bin/bash", str(script)], env=environment | {"PATH": str(programs)}, capture_output=True, text=True
+    )
+    lines = asked.read_text(encoding="utf-8").splitlines()
+    assert done.returncode == 0, done.stderr
+    installed = [line.split()[-1] for line in lines if line.startswith("install")]
+    assert installed == ["nginx-light", "default-jdk-headless", "prometheus", "postgresql"]
+    assert lines[-2:] == ["make test", "make long"]
+    assert "could not be installed: chromium" in done.stderr
