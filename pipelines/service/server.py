@@ -81,11 +81,12 @@ class Server(uvicorn.Server):
                 for each in server.sockets:
                     refuse_new_connections(each.fileno())
             await asyncio.sleep(HANDSHAKE_S)
-            for server in self.servers:
-                server.close()
-            for each in sockets or []:
-                each.close()
-            await asyncio.sleep(REQUEST_S)
+        for server in self.servers:
+            server.close()
+        for each in sockets or []:
+            each.close()
+        # Who has just been accepted here has no other process: uvicorn would close the connection before its request.
+        await asyncio.sleep(REQUEST_S)
         await super().shutdown(sockets)
 
 

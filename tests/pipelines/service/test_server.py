@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import uvicorn
 
+from pipelines.service import server
 from pipelines.service.server import Server
 from tests.support.paths import ROOT
 
@@ -79,11 +80,18 @@ def serving(app: App, listener: socket.socket | None = None, closing: Any = None
     app.server = Server(config, closing=closing)
     thread = threading.Thread(target=app.server.run, args=([listener] if listener else None,))
     thread.start()
-    while not app.server.started:
-        time.sleep(0.01)
-    yield app.server.servers[0].sockets[0].getsockname()[1]
-    thread.join(WAIT_S)
-    assert not thread.is_alive()
+    try:
+        deadline = time.monotonic() + WAIT_S
+        while not app.server.started:
+            assert thread.is_alive() and time.monotonic() < deadline
+            time.sleep(0.01)
+        yield app.server.servers[0].sockets[0].getsockname()[1]
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+    finally:
+        app.connected.set()
+        app.server.should_exit = True
+        thread.join(WAIT_S)
 
 
 def answer(connection: socket.socket, request: bytes = REQUEST) -> bytes:
@@ -103,8 +111,9 @@ def test_who_waits_in_the_accept_queue_at_a_stop_is_answered_and_who_comes_later
         waiting = [connect() for _ in range(8)]
         app.connected.set()
         assert [answer(each)[-2:] for each in waiting] == [b"ok"] * 8
+        deadline = time.monotonic() + WAIT_S
         with pytest.raises(ConnectionRefusedError):
-            while True:
+            while time.monotonic() < deadline:
                 assert answer(connect())[-2:] == b"ok"
         asking.join()
 
@@ -120,3 +129,20 @@ def test_a_worker_that_stops_alone_leaves_the_queue_to_the_others(closing: int, 
         # `listener` is the copy of another worker.
         with nullcontext() if connects else pytest.raises(TimeoutError):
             socket.create_connection(("127.0.0.1", port), timeout=0.5).close()
+
+
+def test_a_worker_that_stops_alone_answers_whom_it_has_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "REQUEST_S", 1.0)
+    app, deadline = App(), time.monotonic() + WAIT_S
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        with serving(app, listener.dup(), SimpleNamespace(value=0)) as port:
+            accepted = socket.create_connection(("127.0.0.1", port), timeout=WAIT_S)
+            while not app.server.server_state.connections:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            app.server.should_exit = True
+            while app.server.servers[0].is_serving():
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            assert answer(accepted)[-2:] == b"ok"
