@@ -103,7 +103,8 @@ def _kind_for(items: int) -> Literal["exact", "scann"]:
     try:
         scann_library()
     except BundleError as error:
-        say(f"warning: every query scans all {items:,} items: {error}")
+        reason = str(error).partition(". Use the exact index")[0]
+        say(f"warning: every query scans all {items:,} items: {reason}")
         return "exact"
     return "scann"
 

@@ -20,7 +20,7 @@ from towers.config.features import Feature
 from towers.config.recipe import Config
 from towers.data.events import Events, Int32s
 from towers.data.item_ranks import counted
-from towers.features.encoder import WORD_BREAKS, FeatureSpec
+from towers.features.encoder import EARLIER_BREAKS, WORD_BREAKS, FeatureSpec
 
 ROWS = 100_000  # of a column that are read or looked up at once
 VECTORS = 10_000  # whose moments are computed at once, in float64
@@ -105,6 +105,7 @@ def load_features(directory: Path) -> LearntFeatures:
     """Reads what `save_features` wrote."""
     sides = json.loads((directory / "features.json").read_text(encoding="utf-8"))
     for spec in _raw_specs(sides):
+        spec.setdefault("word_breaks", EARLIER_BREAKS)  # a run of an earlier release learnt its words by these
         if spec["vocabulary"]:
             spec["vocabulary"] = str(directory / spec["vocabulary"])
     # How features fit together was checked when the run was made.

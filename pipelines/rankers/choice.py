@@ -43,8 +43,8 @@ KNN_LADDERS: Mapping[str, Sequence[Any]] = {
 }
 ORDERED_LADDERS: Mapping[str, Sequence[Any]] = {
     "backward": (0.0, 0.25, 0.5, 1.0),
-    "half_life": (0.5, 1.0, 2.0, 5.0),
     "shrinkage": (3.0, 10.0, 30.0, 100.0, 300.0),
+    "half_life": (0.5, 1.0, 2.0, 5.0),
 }
 EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
 # Neighbours of all items in total, so that the search holds at most 400 MB per count.

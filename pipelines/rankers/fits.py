@@ -129,6 +129,7 @@ class Fits:
         self._offsets, self._items = seen(data, splits)
         self._orders: dict[Counting, Lists] = {}
         self._nearest: dict[KnnSettings, sp.csr_array] = {}
+        self._in_order: dict[OrderedKnn, sp.csr_array] = {}
 
     @property
     def user_events(self) -> Int64s:
@@ -155,9 +156,13 @@ class Fits:
         return ItemKnn(similarity, self._order(settings.fallback), settings.half_life)
 
     def _ordered(self, settings: OrderedKnn) -> ItemKnn:
-        # Not kept on disk: a count takes a second.
-        similarity = settings.similarity(self._offsets, self._items, self.data.manifest.items)
-        return ItemKnn(similarity, self._order(settings.fallback), settings.half_life)
+        # On disk nothing is kept: a count takes seconds.
+        matrix = replace(settings, half_life=1.0, fallback=PLAIN)
+        if matrix not in self._in_order:
+            self._in_order[matrix] = settings.similarity(self._offsets, self._items, self.data.manifest.items)
+            if len(self._in_order) > KEPT:
+                del self._in_order[next(iter(self._in_order))]
+        return ItemKnn(self._in_order[matrix], self._order(settings.fallback), settings.half_life)
 
     def _ease(self, settings: EaseSettings) -> Ease:
         key = self._key(f"{settings.penalty:g}")

@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from pipelines.dataset.popularity import PLAIN, Counting
 from pipelines.rankers.popular import Integers
 
-MOST_PAIRS = 20_000_000  # of events up to `window` places apart: a second and half a gigabyte for each count
+MOST_PAIRS = 10_000_000  # of events up to `window` places apart: up to five seconds and a gigabyte for a count
+NEIGHBOURS = 200  # that each item keeps: its lists take no longer than those of `item_knn`
 WINDOWS = (1, 3, 10, 30)
 
 
@@ -51,7 +52,7 @@ class OrderedKnn:
             count: of items.
 
         Returns:
-            [count, count], s_ij in row i.
+            [count, count], s_ij in row i, the largest of each.
         """
         users, first, second, weights = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets)), [], [], []
         for distance in range(1, self.window + 1):
@@ -66,6 +67,9 @@ class OrderedKnn:
         values = found.data / (roots[found.row] * roots[found.col] + self.shrinkage)
         values[found.row == found.col] = 0
         similarity = sp.csr_array((values.astype(np.float32), (found.row, found.col)), shape=(count, count))
+        for row in np.flatnonzero(np.diff(similarity.indptr) > NEIGHBOURS):
+            own = similarity.data[similarity.indptr[row] : similarity.indptr[row + 1]]
+            own[np.argpartition(own, -NEIGHBOURS)[:-NEIGHBOURS]] = 0
         similarity.eliminate_zeros()
         return similarity
 

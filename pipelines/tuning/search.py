@@ -219,6 +219,7 @@ class Search:
                 yield each.family, name, by, point
             if any(trial.run.reason != REPEAT for trial in own[-REPEATS:]):
                 yield each.family, SAMPLED, 0, None
+        yield chosen.family, SAMPLED, 0, None  # nobody else has anything left
 
     def _known(self) -> set[str]:
         return {canonical(self.sections(each.family, each.point)) for each in self.tried() if each.point}

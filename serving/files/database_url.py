@@ -13,7 +13,10 @@ FORM = re.compile(
 )
 # Also a mistyped one, and libpq's other form, `host=h password=p`: as a directory it would keep the password in its
 # name, and the changes nowhere.
-URL = re.compile(r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)|.*\bpassword\s*=", re.IGNORECASE | re.DOTALL)
+URL = re.compile(
+    r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)|.*\b(?:host|hostaddr|port|dbname|user|password|passfile|service)\s*=",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 class DatabaseUrl:

@@ -114,7 +114,7 @@ class Planner:
                 return Plan(query, "similar", excluded, _mean_vector(items, similar))
             return Plan(query, "popular", excluded)
         source: Source | None = "features" if self.histories.knows(sent) or self._informative(features) else None
-        if source or self._reads_history(query, user_row, live, encoded=encoded):
+        if source or self._reads_history(query, history, user_row, live, encoded=encoded):
             # All were found, no item has changed and each has training events: known without a second lookup.
             found = len(history) == len(query.history or ())
             known = found and not items.view.rows and not self.histories.partial
@@ -142,13 +142,19 @@ class Planner:
         """How many items the stored history of a user holds."""
         return 0 if user_row is None else len(self.bundle.seen(user_row))
 
-    def _reads_history(self, query: RecallQuery, user_row: int | None, live: Sequence[Taken], *, encoded: bool) -> bool:
-        """Whether the tower answers by rule 4; it also reads items that have no row because they were deleted."""
+    def _reads_history(
+        self, query: RecallQuery, history: Sequence[int], user_row: int | None, live: Sequence[Taken], *, encoded: bool
+    ) -> bool:
+        """Whether the tower answers by rule 4; it also reads items that have no row because they were deleted.
+
+        `history` are the rows of the caller's, whose mean comes first where the tower takes no history of all types.
+        """
         if self.histories.of_all_types and self.histories.knows(query.history):
             return True
         if not self.encodes or not self.histories.specs:
             return False
-        later = self.histories.knows(self.histories.read(live))
+        alone = self.histories.of_all_types or not history
+        later = alone and self.histories.knows(self.histories.read(live))
         return later or (encoded and self._stored(user_row) > 0)
 
     def _of_history_alone(self, query: RecallQuery, items: Snapshot) -> Plan | None:

@@ -19,7 +19,10 @@ from towers.ops.stateless_random import first_weights, own_seed
 if TYPE_CHECKING:
     from towers.features.item_columns import ItemColumns
 
-WORD_BREAKS = r"[^\pL\pN\pM]+"  # marks are part of words: in Hindi, Thai and others they are vowels
+# Between the words of a text. Marks after a letter are part of the word: in Hindi, Thai and others they are vowels;
+# after another sign, and those that choose the look of an emoji, they are not. Earlier releases broke at every mark.
+WORD_BREAKS = r"(?:^\pM|[^\pL\pN\pM]|[\x{FE00}-\x{FE0F}])[^\pL\pN]*"
+EARLIER_BREAKS = r"[^\pL\pN]+"
 # What TensorFlow makes another letter of in Turkish, Azeri or Lithuanian, if that is the language of the process.
 CAPITALS = {"I": "i", "\u0130": "i\u0307", "\u00cc": "\u00ec", "\u00cd": "\u00ed", "\u0128": "\u0129"}
 CLOCK_VALUES = {"hour": 24, "weekday": 7}
@@ -37,6 +40,7 @@ class FeatureSpec:
         mean, deviation: of a numeric column, after its log if it takes one; of a vector, a list with each number's.
         table: name of the embedding table; features that name the same table share its rows.
         columns: of a list of items, the columns whose vectors each item's vector includes.
+        word_breaks: of a text, what is between two words.
     """
 
     name: str
@@ -47,6 +51,7 @@ class FeatureSpec:
     deviation: float | list[float] = 1.0
     table: str = ""
     columns: tuple["FeatureSpec", ...] = ()
+    word_breaks: str = WORD_BREAKS
 
     @property
     def dtype(self) -> tf.DType:
@@ -154,7 +159,8 @@ class FeatureEncoder(tf.Module):
             case "text":
                 for capital, small in CAPITALS.items():
                     raw = tf.strings.regex_replace(raw, capital, small)
-                words = tf.strings.split(tf.strings.regex_replace(tf.strings.lower(raw, "utf-8"), WORD_BREAKS, " "))
+                lower = tf.strings.lower(raw, "utf-8")
+                words = tf.strings.split(tf.strings.regex_replace(lower, self.spec.word_breaks, " "))
                 raw = words[:, : config.max_length].to_tensor("", shape=[None, config.max_length])
             case "history" | "neighbours" | "cooccurrence" | "sequence":
                 raw = raw[:, -config.max_length :]

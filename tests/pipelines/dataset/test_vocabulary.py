@@ -1,17 +1,27 @@
 """The vocabularies that training learns: which ids and values have a row, the most frequent ones first."""
 
+import json
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.vocabulary import _values, by_falling_count, learn_features
+from pipelines.dataset.vocabulary import (
+    LearntFeatures,
+    _values,
+    by_falling_count,
+    learn_features,
+    load_features,
+    save_features,
+)
 from pipelines.ingest import prepare
 from tests.towers.model.test_two_tower import TITLES, WORDS
+from towers.config.features import TextFeature
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.data.events import Events
+from towers.features.encoder import EARLIER_BREAKS, WORD_BREAKS, FeatureSpec
 
 
 def test_ids_below_the_smallest_count_have_no_row() -> None:
@@ -54,6 +64,17 @@ def test_each_kind_learns_as_many_values_as_the_recipe_allows(tmp_path: Path) ->
         "title": ["sea", "the"],
     }
     assert [len(values) for values in learnt(most=9, least=1).values()] == [3, 3, 3, 3, 4]
+
+
+def test_features_of_an_earlier_release_keep_its_words(tmp_path: Path) -> None:
+    spec = FeatureSpec("title", TextFeature(kind="text"), table="candidate.title")
+    save_features(LearntFeatures([], [spec]), tmp_path)
+    assert load_features(tmp_path).candidate[0].word_breaks == WORD_BREAKS
+    file = tmp_path / "features.json"
+    content = json.loads(file.read_text())
+    del content["candidate"][0]["word_breaks"]
+    file.write_text(json.dumps(content))
+    assert load_features(tmp_path).candidate[0].word_breaks == EARLIER_BREAKS
 
 
 def test_words_of_titles_are_those_that_the_towers_look_up() -> None:

@@ -111,6 +111,17 @@ def test_too_large_says_why() -> None:
     assert "pairs" in str(too_large(np.full(100, 100_000), 100))
 
 
+def test_item_knn_in_order_keeps_the_largest_of_each_item(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(1)
+    offsets, items = np.arange(41) * 9, rng.integers(0, 30, 360)
+    whole = OrderedKnn(shrinkage=1.0).similarity(offsets, items, 30).toarray()
+    monkeypatch.setattr("pipelines.rankers.ordered_knn.NEIGHBOURS", 4)
+    kept = OrderedKnn(shrinkage=1.0).similarity(offsets, items, 30)
+    for row, (all_of_it, found) in enumerate(zip(whole, kept.toarray(), strict=True)):
+        assert np.count_nonzero(found) == 4, row
+        np.testing.assert_array_equal(np.sort(found)[-4:], np.sort(all_of_it)[-4:])
+
+
 @pytest.mark.parametrize("settings", [OrderedKnn(2, 0.5, 2.0, 3.0), OrderedKnn(9, 0.0, 0.5, 0.0)])
 def test_item_knn_in_order_is_the_slow_loop(settings: OrderedKnn) -> None:
     rng, count = np.random.default_rng(0), 12

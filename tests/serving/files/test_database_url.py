@@ -53,6 +53,8 @@ def test_anything_else_is_a_directory(given: str | Path | None) -> None:
         f" postgresql://me:{SECRET}@h/d",
         f"host=h user=me password={SECRET} dbname=towers",
         f"PASSWORD = '{SECRET}'",
+        "host=h user=me dbname=towers",
+        "service=towers",
     ],
 )
 def test_another_url_is_no_directory(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -82,14 +82,13 @@ def test_of_many_unknown_keys_no_list_of_errors_is_made(
     def listed(*_: object, **__: object) -> list[object]:
         raise AssertionError("half a second in the event loop for a megabyte of keys")
 
-    keys = ", ".join(model.model_fields)
     body = dict.fromkeys((f"a{number}" for number in range(200)), 1)
     count = 200 + sum(each.is_required() for each in model.model_fields.values())
     with monkeypatch.context() as patch:
         patch.setattr(request_errors, "explained", listed)
         with pytest.raises(RequestError) as found:
             parse(model, json.dumps(body).encode())
-    assert str(found.value) == f"the body has {count} faults, most of them keys that do not exist; allowed are {keys}"
+    assert str(found.value) == f"the body has {count} faults, most of them keys that do not exist"
     with pytest.raises(RequestError, match=r"a0: no such key|is missing"):
         parse(model, json.dumps(dict(list(body.items())[:90])).encode())
 

@@ -69,6 +69,18 @@ def recaller(tmp_path_factory: pytest.TempPathFactory) -> Recaller:
     return opened(tmp_path_factory.mktemp("histories") / "bundle")
 
 
+def test_live_events_of_types_do_not_hide_what_the_caller_sends(tmp_path: Path) -> None:
+    recaller = opened(tmp_path / "bundle", TYPED)
+    take(recaller, "new", ("i1", "click"))
+    plan = planned(recaller, user_id="new", history=["i3", "i9"])
+    assert plan.source == "similar" and plan.vector is not None
+    own = recaller.bundle.item_vectors[[3, 9]]
+    np.testing.assert_allclose(plan.vector, (own / np.linalg.norm(own, axis=1, keepdims=True)).mean(0), rtol=1e-5)
+    for history in ([], ["nobody"]):
+        plan = planned(recaller, user_id="new", history=history)
+        assert (plan.source, histories(plan)["clicks"]) == ("history", ["i1"])
+
+
 def test_after_an_event_each_history_holds_the_newest_of_its_types(recaller: Recaller) -> None:
     take(recaller, "u0", ("i1", "buy"), ("i2", "event"), ("i3", "rent"))
     plan = planned(recaller, user_id="u0")

@@ -262,6 +262,8 @@ def test_a_float32_column_holds_the_numbers_that_callers_write(
     condition = CONDITIONS.validate_python({"column": "price", "op": op, "value": value})
     assert np.flatnonzero(mask(condition, attributes)).tolist() == passing
     assert values_at(attributes, "price", np.array([2, 0, 3])) == [19.99, 49.95, None]
+    lists = pl.DataFrame({"sizes": pl.Series([[0.1, 2.0], None, []], dtype=pl.List(dtype))})
+    assert values_at(lists, "sizes", np.array([2, 1, 0])) == [[], None, [0.1, 2.0]]
 
 
 @pytest.mark.parametrize("name", ["^p.*$", "*"])

@@ -22,7 +22,7 @@ from towers.config.features import (
     TextFeature,
 )
 from towers.config.recipe import parse_config
-from towers.features.encoder import FeatureEncoder, FeatureSpec, new_table
+from towers.features.encoder import EARLIER_BREAKS, FeatureEncoder, FeatureSpec, new_table
 from towers.model.two_tower import TwoTower, build_encoder
 
 
@@ -77,13 +77,46 @@ def test_text_is_split_into_lower_case_words(tmp_path: Path) -> None:
     assert rows(feature, ["Toy-STORY!", "Été 1995 toy story", ""]) == [[1, 2, 0], [3, 4, 1], [0, 0, 0]]
 
 
-TITLES = ["हिन्दी फ़िल्म", "ภาษาไทยที่", "I AM LEGEND", "İstanbul", "Ísland Ìa Ĩ", "E\u0301te\u0301"]
-WORDS = ["हिन्दी", "फ़िल्म", "ภาษาไทยที่", "i", "am", "legend", "i\u0307stanbul", "ísland", "ìa", "ĩ", "e\u0301te\u0301"]
+TITLES = [
+    "love \u2764\ufe0f book",
+    "Star\u2122\ufe0f 1\ufe0f\u20e3 \u0301x",
+    "हिन्दी फ़िल्म",
+    "ภาษาไทยที่",
+    "I AM LEGEND",
+    "İstanbul",
+    "Ísland Ìa Ĩ",
+    "E\u0301te\u0301",
+]
+WORDS = [
+    "love",
+    "book",
+    "star",
+    "1",
+    "x",
+    "हिन्दी",
+    "फ़िल्म",
+    "ภาษาไทยที่",
+    "i",
+    "am",
+    "legend",
+    "i\u0307stanbul",
+    "ísland",
+    "ìa",
+    "ĩ",
+    "e\u0301te\u0301",
+]
 
 
 def test_marks_are_part_of_words_and_capitals_are_those_of_no_language(tmp_path: Path) -> None:
     feature = encoder(TextFeature(kind="text", max_length=3, oov_buckets=1), WORDS, tmp_path)
-    assert rows(feature, TITLES) == [[1, 2, 0], [3, 0, 0], [4, 5, 6], [7, 0, 0], [8, 9, 10], [11, 0, 0]]
+    told = [[1, 2, 0], [3, 4, 5], [6, 7, 0], [8, 0, 0], [9, 10, 11], [12, 0, 0], [13, 14, 15], [16, 0, 0]]
+    assert rows(feature, TITLES) == told
+
+
+def test_the_words_of_an_earlier_release_stay_as_its_vocabulary_has_them(tmp_path: Path) -> None:
+    config = TextFeature(kind="text", max_length=3, oov_buckets=1)
+    feature = encoder(config, ["फ", "ल", "म"], tmp_path, word_breaks=EARLIER_BREAKS)
+    assert rows(feature, ["फ़िल्म"]) == [[1, 2, 3]]
 
 
 @pytest.mark.long
