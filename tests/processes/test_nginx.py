@@ -83,7 +83,13 @@ class Proxy:
         trusted = ssl.create_default_context(cafile=folder / "fullchain.pem") if tls else True
         scheme = "https" if tls else "http"
         self.client = httpx.Client(base_url=f"{scheme}://127.0.0.1:{self.port}", timeout=30, verify=trusted)
-        until(self._up, "nginx answers")
+        try:
+            until(self._up, "nginx answers")
+        except BaseException:
+            self.process.kill()
+            self.process.wait()
+            self.client.close()
+            raise
 
     def _up(self) -> bool:
         assert self.process.poll() is None, self.log.read_text()

@@ -1,9 +1,11 @@
 """Object stores of this machine: one that speaks S3, one that speaks Google Cloud Storage."""
 
+import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,14 @@ import pytest
 from tests.support.processes.running_service import free_port
 
 BUCKET = "shop"
+
+
+def needed(module: str, reason: str) -> Any:
+    """A module; skips the test if there is none, fails it if CI says that there must be."""
+    try:
+        return import_module(module)
+    except ImportError:
+        (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
 
 
 class ObjectStore(ABC):
@@ -50,8 +60,8 @@ class S3(ObjectStore):
     scheme = "s3"
 
     def start(self) -> None:
-        moto = pytest.importorskip("moto.server", reason="needs moto[server]")
-        serving = pytest.importorskip("werkzeug.serving", reason="needs flask")
+        moto = needed("moto.server", "needs moto[server]")
+        serving = needed("werkzeug.serving", "needs flask")
         application = moto.DomainDispatcherApplication(moto.create_backend_app)
         handler = moto.MotoRequestHandler
         self._server = serving.make_server("127.0.0.1", self.port, application, True, request_handler=handler)
@@ -75,7 +85,7 @@ class GoogleCloudStorage(ObjectStore):
         self._folder = folder
 
     def start(self) -> None:
-        emulator = pytest.importorskip("gcp_storage_emulator.server", reason="needs gcp-storage-emulator")
+        emulator = needed("gcp_storage_emulator.server", "needs gcp-storage-emulator")
         first = None if self._folder.exists() else BUCKET
         self._server = emulator.create_server("127.0.0.1", self.port, default_bucket=first, data_dir=str(self._folder))
         self._server.start()
@@ -90,7 +100,7 @@ class GoogleCloudStorage(ObjectStore):
 @contextmanager
 def local_s3() -> Iterator[S3]:
     """Starts the store and names it to every client of this process and its children."""
-    s3fs = pytest.importorskip("s3fs", reason="needs the extra 'cloud'")
+    s3fs = needed("s3fs", "needs the extra 'cloud'")
     store = S3()
     store.start()
     with pytest.MonkeyPatch.context() as patch:
@@ -116,7 +126,7 @@ def local_gs(folder: Path) -> Iterator[GoogleCloudStorage]:
         # The kind of a bucket is asked over gRPC, at Google itself whatever the emulator is.
         patch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
         patch.setenv("NO_GCE_CHECK", "true")
-        gcsfs = pytest.importorskip("gcsfs", reason="needs the extra 'cloud'")
+        gcsfs = needed("gcsfs", "needs the extra 'cloud'")
         store = GoogleCloudStorage(folder)
         patch.setenv("STORAGE_EMULATOR_HOST", store.address)
         store.start()

@@ -10,6 +10,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -435,10 +436,14 @@ class Server:
                 stderr=log,
                 start_new_session=True,
             )
-        until = time.monotonic() + 180
-        while not self._healthy():
-            assert self.process.poll() is None and time.monotonic() < until, (folder / "server.log").read_text()
-            time.sleep(0.2)
+        try:
+            until = time.monotonic() + 180
+            while not self._healthy():
+                assert self.process.poll() is None and time.monotonic() < until, (folder / "server.log").read_text()
+                time.sleep(0.2)
+        except BaseException:
+            self.stop()
+            raise
 
     def _healthy(self) -> bool:
         try:
@@ -447,7 +452,8 @@ class Server:
             return False
 
     def stop(self) -> None:
-        os.killpg(self.process.pid, 9)
+        with suppress(ProcessLookupError):  # all of them have ended
+            os.killpg(self.process.pid, 9)
         self.process.wait()
 
     def ask(self, verb: str, path: str, **given: Any) -> dict[str, Any]:

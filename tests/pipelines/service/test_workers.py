@@ -191,16 +191,18 @@ def test_one_taken_away_before_a_stop_closes_no_socket_of_those_that_linger(
     supervised: Callable[[], Supervised], tmp_path: Path
 ) -> None:
     (tmp_path / "good").touch()
-    (tmp_path / "linger").write_text("6")
+    (tmp_path / "linger").touch()
     service = supervised()
     until(lambda: len(service.starts()) == 2 and len(service.pids()) == 2, "two workers answer")
-    last = max(service.answering(2))
-    service.process.send_signal(signal.SIGTTOU)
-    time.sleep(3)
-    service.process.send_signal(signal.SIGTERM)
+    first, last = sorted(service.answering(2))
+    for number, pid in ((signal.SIGTTOU, last), (signal.SIGTERM, first)):
+        service.process.send_signal(number)
+        until((tmp_path / f"term-{pid}").exists, "it is told to stop")
+    (tmp_path / f"over-{last}").touch()
     until(lambda: not lives(last), "its linger is over")
-    # That of the other one is not, for three seconds more.
-    assert httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/", timeout=2).status_code == 200
+    # That of the other one is not.
+    assert httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/", timeout=WAIT_S).status_code == 200
+    (tmp_path / f"over-{first}").touch()
     service.stop()
     assert service.process.returncode == 0
 

@@ -24,6 +24,7 @@ from tests.support.paths import ROOT
 from tests.support.processes.postgres_cluster import PostgresCluster
 
 Place = TypeVar("Place", bound=JournalPlace)
+FEW = 4  # changes done before a kill, at most
 
 WRITER = """
 import json, random, sys
@@ -93,14 +94,23 @@ class Writer:
         self.process = subprocess.Popen(
             [sys.executable, "-c", WRITER, state, me, seed], cwd=ROOT, stdout=subprocess.PIPE, text=True
         )
-        self.started = threading.Event()
+        self.begun = threading.Semaphore(0)
         self.thread = threading.Thread(target=self._hear)
         self.thread.start()
 
-    def said(self) -> list[Any]:
-        """What it said until its end, but for a line that the kill cut off."""
+    def until_begun(self, changes: int, told: str) -> None:
+        """Waits until it has begun so many more changes: those before the last are done."""
+        for _ in range(changes):
+            assert self.begun.acquire(timeout=60), told
+
+    def kill(self) -> None:
+        """`kill -9`; a second time does nothing."""
+        self.process.kill()
         self.process.wait()
         self.thread.join()
+
+    def said(self) -> list[Any]:
+        """What it said until its end, but for a line that the kill cut off."""
         return [json.loads(line) for line in self.lines if line.endswith("\n")]
 
     def _hear(self) -> None:
@@ -108,8 +118,8 @@ class Writer:
         with self.process.stdout as said:
             for line in said:
                 self.lines.append(line)
-                self.started.set()
-        self.started.set()
+                if line.startswith('["about to"'):
+                    self.begun.release()
 
 
 @pytest.mark.long
@@ -153,18 +163,30 @@ def kill_and_read(
     seed = time.time_ns()
     moment = random.Random(seed)
     states: dict[tuple[str, str], State] = {}
-    acknowledged, under_way = 0, {True: 0, False: 0}
+    acknowledged, under_way, change_s = 0, {True: 0, False: 0}, 0.0
     for number in range(rounds):
         place = places[number % 4]
         told = f"seed {seed}, round {number}"
         # In every fourth round two processes write, and are killed, at once.
-        writers = [Writer(place.state, me, f"{seed} {number} {me}") for me in ("a", "b")[: 2 if number % 16 < 4 else 1]]
-        for writer in writers:
-            assert writer.started.wait(60), told
-        time.sleep(moment.uniform(0, 0.06))
-        kill(moment)
-        for writer in writers:
-            writer.process.kill()
+        writers, done = list[Writer](), moment.randrange(FEW)
+        try:
+            for me in ("a", "b")[: 2 if number % 16 < 4 else 1]:
+                writers.append(Writer(place.state, me, f"{seed} {number} {me}"))
+            # So many changes are done, and then the kill strikes within the next one, however slow the disk is.
+            for writer in writers:
+                writer.until_begun(1, told)
+            begin = time.monotonic()
+            for writer in writers:
+                writer.until_begun(done, told)
+            change_s = (time.monotonic() - begin) / done if done else change_s
+            time.sleep(moment.random() * change_s)
+            kill(moment)
+        finally:
+            # A writer never ends by itself, and pytest would wait for the thread that hears it.
+            for writer in writers:
+                writer.process.kill()
+            for writer in writers:
+                writer.kill()
         said_by = {writer.me: writer.said() for writer in writers}
         check(place)
         with closing(place.open()) as journal:

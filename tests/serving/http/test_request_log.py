@@ -22,6 +22,24 @@ from serving.telemetry.logs import request_id
 from tests.support.exposition import Exposed
 
 
+class Clock:
+    """What the log of requests reads the time from: it goes on only where a route says that it takes long."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+CLOCK = Clock()
+
+
+@pytest.fixture(autouse=True)
+def only_slow_routes_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine any request may stand still for longer than one that the tests call slow."""
+    monkeypatch.setattr("serving.http.request_log.time", CLOCK)
+
+
 async def fine(request: Request) -> Response:
     request.scope["state"]["user_id"] = "u-17"
     return PlainTextResponse(request_id.get() or "")
@@ -40,7 +58,7 @@ async def half(_: Request) -> Response:
 
 
 async def slow(_: Request) -> Response:
-    await asyncio.sleep(0.02)
+    CLOCK.now += 0.02
     return PlainTextResponse("late")
 
 
@@ -49,12 +67,12 @@ async def teapot(_: Request) -> Response:
 
 
 async def late_body(_: Request) -> Response:
-    await asyncio.sleep(0.02)
+    CLOCK.now += 0.02
     return PlainTextResponse("too slow", 408)
 
 
 async def late_and_full(_: Request) -> Response:
-    await asyncio.sleep(0.02)
+    CLOCK.now += 0.02
     return PlainTextResponse("full", 429)
 
 
@@ -107,6 +125,24 @@ def test_half_an_answer_is_cut_off_and_counted_as_failed(caplog: pytest.LogCaptu
     assert after.sum(name, **labels) - before.sum(name, **labels) == 1
     assert after.sum(name, route="/half") - before.sum(name, route="/half") == 1
     assert after.of("towers_requests_in_flight") == before.of("towers_requests_in_flight")
+
+
+def test_an_answer_that_its_caller_does_not_read_is_counted() -> None:
+    """`serving.protocol.limits` cuts it off, and returns without its end."""
+    before = Exposed(metrics.exposition()[0].decode())
+
+    async def cut_off(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half an ", "more_body": True})
+
+    async def unread(_: Any) -> None:
+        pass
+
+    log = RequestLog(cut_off, Settings(bundle=Path("unused")), Drain(0))
+    scope = {"type": "http", "method": "GET", "path": "/unread", "headers": [], "app": Starlette()}
+    asyncio.run(log(scope, unread, unread))  # type: ignore[arg-type]
+    after = Exposed(metrics.exposition()[0].decode())
+    assert after.sum("towers_requests_total", status="200") - before.sum("towers_requests_total", status="200") == 1
 
 
 ACCESS: dict[str, tuple[dict[str, Any], list[tuple[str, str, int]]]] = {

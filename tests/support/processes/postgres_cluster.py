@@ -65,12 +65,11 @@ class PostgresCluster:
         words = [self._programs / "postgres", "-D", self._data, "-p", str(self.port), "-k", self._folder]
         with self.log.open("ab") as log:
             self._server = subprocess.Popen([*words, "-h", "127.0.0.1"], **self._as_user(), stdout=log, stderr=log)
-        deadline = time.monotonic() + START_S
-        ready = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
-        while subprocess.run(ready, check=False).returncode:
-            if time.monotonic() > deadline or self._server.poll() is not None:
-                pytest.fail(f"PostgreSQL does not start: {self.log.read_text()}")
-            time.sleep(0.05)
+        try:
+            self._wait()
+        except BaseException:
+            self._end()
+            raise
 
     def kill(self) -> None:
         """`kill -9` of the server and all its processes: as in a crash. Returns when all have ended."""
@@ -113,8 +112,7 @@ class PostgresCluster:
 
     def remove(self) -> None:
         """Ends the server and removes its folder."""
-        if self._server.poll() is None:
-            self.kill()
+        self._end()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def new_database(self) -> str:
@@ -139,6 +137,18 @@ class PostgresCluster:
     def load(self, dump: str, database: str) -> None:
         """Takes what `dump` gave into a database without those tables."""
         self._client("psql", "-qX", "-v", "ON_ERROR_STOP=1", "-d", database, given=dump)
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + START_S
+        ready = [self._programs / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        while subprocess.run(ready, check=False).returncode:
+            if time.monotonic() > deadline or self._server.poll() is not None:
+                pytest.fail(f"PostgreSQL does not start: {self.log.read_text()}")
+            time.sleep(0.05)
+
+    def _end(self) -> None:
+        if self._server.poll() is None:
+            self.kill()
 
     def _client(self, program: str, *words: str, given: str = "") -> str:
         asked = subprocess.run(

@@ -1,13 +1,16 @@
 """A `towers serve` of its own for a test: started, waited for, signalled, killed with all its workers."""
 
 import os
+import random
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import cache
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +19,31 @@ import pytest
 
 START_S = 90
 VISIBLE_S = 10  # far more than the second that is promised: a test must not fail for a busy machine
+FIRST_PORT, TRIES = 20_000, 1_000  # ports below are those of well-known programs
 
 
 def free_port() -> int:
-    """A port on which nothing listens."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A port on which nothing listens, and which nobody else is likely to take before the caller does."""
+    for port in islice(own_ports(), TRIES):
+        with socket.socket() as listener, suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError(f"none of {TRIES} ports is free")
+
+
+@cache
+def own_ports() -> Iterator[int]:
+    """The ports of this process, one after another.
+
+    The system gives none of them to an outgoing connection, as it does with those that it chooses itself. Each test
+    process of one run has its own, and begins anywhere among them: another run has the same.
+    """
+    first_of_system = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0]
+    end = max(int(first_of_system), FIRST_PORT + 1_000)  # some systems leave none of these to others
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    own = range(FIRST_PORT + worker, end, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+    start = random.SystemRandom().randrange(len(own))
+    return cycle([*own[start:], *own[:start]])
 
 
 class RunningService:
@@ -64,7 +85,11 @@ class RunningService:
         if not isinstance(stderr, int):
             stderr.close()
         self.client = httpx.Client(base_url=self.url, timeout=30)
-        self._wait()
+        try:
+            self._wait()
+        except BaseException:
+            self.kill()
+            raise
 
     def __enter__(self) -> "RunningService":
         return self

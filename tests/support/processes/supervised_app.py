@@ -1,18 +1,37 @@
 """Apps for workers of their own: each start leaves a line in a file, as the test wants it."""
 
+import asyncio
 import os
 import signal
 import time
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from serving.protocol.shutdown import Drain
+
+def lingers(directory: Path) -> None:
+    """Goes on after SIGTERM as the service does, but for as long as a test wants, not for so many seconds."""
+    loop, stop = asyncio.get_running_loop(), signal.getsignal(signal.SIGTERM)
+    assert callable(stop)
+
+    def look(number: int, frame: FrameType | None) -> None:
+        if (directory / f"over-{os.getpid()}").exists():
+            stop(number, frame)
+        else:
+            loop.call_later(0.02, look, number, frame)
+
+    def later(number: int, frame: FrameType | None) -> None:
+        (directory / f"term-{os.getpid()}").touch()
+        loop.call_soon_threadsafe(look, number, frame)
+
+    signal.signal(signal.SIGTERM, later)
 
 
 def make(directory: Path) -> Any:
     """An app that starts while `directory/good` exists, and answers with its process id.
 
-    Where `directory/linger` holds a number, it goes on for so many seconds after SIGTERM, as the service does.
+    Where `directory/linger` exists, SIGTERM makes `directory/term-PID`, and it goes on until there is
+    `directory/over-PID`.
     """
     signal.signal(signal.SIGHUP, lambda *_: (directory / f"hup-{os.getpid()}").touch())
     with (directory / "starts").open("a", encoding="utf-8") as file:
@@ -22,8 +41,8 @@ def make(directory: Path) -> Any:
         if scope["type"] == "lifespan":
             await receive()
             good = (directory / "good").exists()
-            if (linger := directory / "linger").exists():
-                Drain(float(linger.read_text())).install()
+            if (directory / "linger").exists():
+                lingers(directory)
             await send({"type": f"lifespan.startup.{'complete' if good else 'failed'}"})
             if good:
                 await receive()

@@ -27,7 +27,9 @@ def test_those_that_come_late_are_met(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = [threading.Thread(target=come, args=(rank, told if not rank else [])) for rank in range(3)]
     threads[0].start()
     threads[1].start()
+    deadline = time.monotonic() + 60
     while not told:
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     threads[2].start()
     for thread in threads:

@@ -232,7 +232,9 @@ def test_two_processes_never_work_on_one_output(
 
     def recall_users(self: Recaller, query_rows, chosen, **options):  # type: ignore[no-untyped-def]
         if query_rows[0] == 6:  # in the midst: two parts are done, the third is begun
+            deadline = time.monotonic() + 60
             while len([*tmp_path.rglob("*.arrow")]) < 2:  # the second is written meanwhile
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
             before = sorted(tmp_path.rglob("*"))
             second = [sys.executable, "-c", SECOND, str(bundle), str(k), str(out)]
