@@ -24,6 +24,11 @@ from tests.support.worlds.serving import ArithmeticEncoder, write_world
 WAIT_S = 60
 
 
+def opened(path: Path, **_: object) -> Recaller:
+    bundle = Bundle.open(path)
+    return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+
+
 def test_a_stop_waits_for_no_bundle_that_opens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("one", "two"):
         write_world(tmp_path / name)
@@ -61,10 +66,6 @@ def test_a_start_without_the_live_changes_ends(tmp_path: Path, monkeypatch: pyte
     def away(self: SqliteJournal, seq: int) -> list[ItemChange]:
         raise JournalError("the database is away")
 
-    def opened(path: Path, **_: object) -> Recaller:
-        bundle = Bundle.open(path)
-        return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
-
     monkeypatch.setattr("serving.service.service.open_recaller", opened)
     monkeypatch.setattr(service.live, "encoder", lambda bundle: None)
     with monkeypatch.context() as patch:
@@ -78,10 +79,6 @@ def test_a_start_without_the_live_changes_ends(tmp_path: Path, monkeypatch: pyte
 def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_answers_is_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def opened(path: Path, **_: object) -> Recaller:
-        bundle = Bundle.open(path)
-        return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
-
     for name in ("one", "two", "three"):
         write_world(tmp_path / name)
     versions = Versions(tmp_path)
@@ -115,10 +112,6 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
 def test_what_was_turned_away_is_in_the_log_with_its_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def opened(path: Path, **_: object) -> Recaller:
-        bundle = Bundle.open(path)
-        return Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
-
     write_world(tmp_path / "one")
     monkeypatch.setattr("serving.service.service.open_recaller", opened)
     metrics.refusals()
