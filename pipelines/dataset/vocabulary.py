@@ -205,8 +205,7 @@ def with_moments(spec: FeatureSpec, blocks: Iterable[NDArray[np.float64]]) -> Fe
     if not count:
         return dataclasses.replace(spec, size=size)
     deviation = np.sqrt(squares / count)
-    # A place with one value deviates by rounding alone; divided by that, another value would be huge. And below its
-    # smallest normal number float32 divides by 0.
+    # A place with one value deviates by rounding alone, and below its smallest normal number float32 divides by 0.
     deviation = np.where(deviation > np.maximum(least * np.abs(mean), np.finfo(np.float32).tiny), deviation, 1.0)
     return dataclasses.replace(spec, size=size, mean=mean.tolist(), deviation=deviation.tolist())
 

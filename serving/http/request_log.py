@@ -79,8 +79,8 @@ class RequestLog:
         metrics.entered()
         try:
             await self.app(scope, receive, noting)
-            if status > 0:  # cut off, because the caller did not read it
-                self._over(scope, status, time.perf_counter() - begun)
+            if status > 0:  # cut off, because the caller did not read it: the summary of refusals tells the log
+                metrics.served(self._route(scope), scope["method"], status, time.perf_counter() - begun)
         except asyncio.CancelledError:
             # The graceful timeout of the shutdown is over.
             if status == 0:
