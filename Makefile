@@ -125,7 +125,8 @@ $(BIN)/python:
 	fi; \
 	echo "creating $(VENV) with $$found"; \
 	if [ -n "$(UV)" ]; then uv venv --quiet --python "$$found" $(VENV); else "$$found" -m venv $(VENV); fi || { \
-		rm -rf $(VENV);  $(if $(UV),,echo "Debian and Ubuntu have venv in a package of its own: python3-venv" >&2;) \
+		rm -rf $(VENV); \
+		$(if $(UV),,echo "if ensurepip is missing: Debian and Ubuntu have it in the package python3-venv" >&2;) \
 		exit 1; \
 	}
 ifndef UV

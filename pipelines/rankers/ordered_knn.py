@@ -5,7 +5,8 @@ For items i and j that a user took d <= window places apart, i first,
     c_ij = sum d^(-1/2),    s_ij = (c_ij + b c_ji) / (sqrt(n_i n_j) + shrinkage)
 
 with n_i the events of i and b the weight of pairs against the order. An item's score is the sum of s_ij over the
-history, in which an item weighs the more, the newer it is (`pipelines.rankers.item_knn`, which counts sets).
+history, in which an item weighs the more, the newer it is (`pipelines.rankers.item_knn`, which counts sets). Of each
+item only the 200 largest s_ij count.
 """
 
 from collections.abc import Sequence
@@ -69,7 +70,7 @@ class OrderedKnn:
         similarity = sp.csr_array((values.astype(np.float32), (found.row, found.col)), shape=(count, count))
         for row in np.flatnonzero(np.diff(similarity.indptr) > NEIGHBOURS):
             own = similarity.data[similarity.indptr[row] : similarity.indptr[row + 1]]
-            own[np.argpartition(own, -NEIGHBOURS)[:-NEIGHBOURS]] = 0
+            own[np.argsort(-own, kind="stable")[NEIGHBOURS:]] = 0
         similarity.eliminate_zeros()
         return similarity
 

@@ -14,7 +14,7 @@ FORM = re.compile(
 # Also a mistyped one, and libpq's other form, `host=h password=p`: as a directory it would keep the password in its
 # name, and the changes nowhere.
 URL = re.compile(
-    r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)|.*\b(?:host|hostaddr|port|dbname|user|password|passfile|service)\s*=",
+    r"\s*(postgres[\w+]*:|[a-z][\w+.-]+://)|(?:.*\s)?(?:host|hostaddr|port|dbname|user|password|passfile|service)\s*=",
     re.IGNORECASE | re.DOTALL,
 )
 

@@ -79,8 +79,9 @@ class RequestLog:
         metrics.entered()
         try:
             await self.app(scope, receive, noting)
-            if status > 0:  # cut off, because the caller did not read it: the summary of refusals tells the log
-                metrics.served(self._route(scope), scope["method"], status, time.perf_counter() - begun)
+            if status > 0:  # cut off, because the caller did not read it: of that the summary of refusals tells the log
+                over = self._over if self._logged == "all" else self._count
+                over(scope, status, time.perf_counter() - begun)
         except asyncio.CancelledError:
             # The graceful timeout of the shutdown is over.
             if status == 0:
@@ -108,9 +109,13 @@ class RequestLog:
                 break
         return f"{self._prefix}{next(self._numbers):x}"
 
-    def _over(self, scope: Scope, status: int, seconds: float) -> None:
+    def _count(self, scope: Scope, status: int, seconds: float) -> tuple[str, str]:
         route, method = self._route(scope), scope["method"]
         metrics.served(route, method, status, seconds)
+        return route, method
+
+    def _over(self, scope: Scope, status: int, seconds: float) -> None:
+        route, method = self._count(scope, status, seconds)
         slow = seconds > self._slow_s and status not in SUMMARISED
         # A probe's 503 is an answer: the log tells of the stop, and of a search that fails, on its own.
         failed = status >= 500 and not (status == 503 and WORK.get(route) is PROBE)

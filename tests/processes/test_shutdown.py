@@ -55,7 +55,7 @@ class Load:
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [1, 2])
 def test_no_request_that_was_taken_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    with RunningService(write_whole_world(tmp_path), workers=workers, linger_s=10) as service:
+    with RunningService(write_whole_world(tmp_path), workers=workers, linger_s=30) as service:
         load = Load(int(service.url.rpartition(":")[2]))
         ready: list[tuple[int, str]] = []
 
@@ -80,7 +80,7 @@ def test_no_request_that_was_taken_is_lost(tmp_path: Path, monkeypatch: pytest.M
                 ready.extend([await readiness() for _ in range(5)])
 
         async def main() -> None:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await asyncio.gather(stop(), *(load.caller(number) for number in range(CALLERS)))
 
         asyncio.run(main())

@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -168,7 +169,8 @@ def path_with(folder: Path, **programs: str) -> dict[str, str]:
         program = folder / name.replace("_", "-")
         program.write_text(f"#!/bin/sh\n{text}\n", encoding="utf-8")
         program.chmod(0o755)
-    return os.environ | {"PATH": f"{folder}:{os.environ['PATH']}"}
+    own = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    return own | {"PATH": f"{folder}:{os.environ['PATH']}"}
 
 
 @pytest.mark.parametrize(
@@ -221,10 +223,13 @@ def test_one_package_that_is_unknown_keeps_no_other_away(tmp_path: Path) -> None
         programs, apt_get=f'{refuse}\necho "$*" >>{asked}', id="echo 0", make=f'echo "make $*" >>{asked}'
     )
     for name in ("bash", "dirname"):
-        (programs / name).symlink_to(f"/usr/bin/{name}")
+        (programs / name).symlink_to(str(shutil.which(name)))
     script.write_text((ROOT / ".ci" / "run").read_text(encoding="utf-8"), encoding="utf-8")
     done = subprocess.run(
-        ["/usr/bin/bash", str(script)], env=environment | {"PATH": str(programs)}, capture_output=True, text=True
+        [str(shutil.which("bash")), str(script)],
+        env=environment | {"PATH": str(programs)},
+        capture_output=True,
+        text=True,
     )
     lines = asked.read_text(encoding="utf-8").splitlines()
     assert done.returncode == 0, done.stderr

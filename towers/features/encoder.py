@@ -19,9 +19,10 @@ from towers.ops.stateless_random import first_weights, own_seed
 if TYPE_CHECKING:
     from towers.features.item_columns import ItemColumns
 
-# Between the words of a text. Marks after a letter are part of the word: in Hindi, Thai and others they are vowels;
-# after another sign, and those that choose the look of an emoji, they are not. Earlier releases broke at every mark.
-WORD_BREAKS = r"(?:^\pM|[^\pL\pN\pM]|[\x{FE00}-\x{FE0F}])[^\pL\pN]*"
+# Between the words of a text. Marks after a letter, and what joins letters or parts them (U+200C, U+200D), belong to
+# the word: in Hindi, Thai, Persian and others they write it. After another sign, and those that choose the look of an
+# emoji (U+FE0E, U+FE0F), they do not. Earlier releases broke words at every mark.
+WORD_BREAKS = r"(?:^\pM|[^\pL\pN\pM\x{200C}\x{200D}]|[\x{FE0E}\x{FE0F}])[^\pL\pN]*"
 EARLIER_BREAKS = r"[^\pL\pN]+"
 # What TensorFlow makes another letter of in Turkish, Azeri or Lithuanian, if that is the language of the process.
 CAPITALS = {"I": "i", "\u0130": "i\u0307", "\u00cc": "\u00ec", "\u00cd": "\u00ed", "\u0128": "\u0129"}

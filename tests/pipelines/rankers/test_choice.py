@@ -21,6 +21,7 @@ from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import choose, climb, most_values
 from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, counting_values
+from pipelines.rankers.ordered_knn import OrderedKnn
 from pipelines.training.prior import choose_counting
 from pipelines.tuning.traits import Traits
 from towers.config.recipe import Config, parse_config
@@ -216,6 +217,17 @@ def test_where_an_item_leads_to_the_next_the_baseline_that_reads_the_order_is_th
     held = heldout(walks, "valid")
     first = Fits(walks, ("train",)).of(chosen.ordered).lists(held.seen_offsets, held.seen_items, 1)[:, 0]
     assert (first == held.target_items).mean() > 0.9
+
+
+def test_a_count_in_order_is_kept_for_its_own_settings_alone(walks: Dataset) -> None:
+    fits, offsets = Fits(walks, ("train",)), np.concatenate([[0], np.cumsum(np.bincount(walks.events("train").user))])
+    made = [OrderedKnn(backward=0.0), OrderedKnn(backward=1.0), OrderedKnn(shrinkage=3.0), OrderedKnn(window=1)]
+    for settings in made:
+        found = fits.of(settings)
+        own = settings.similarity(offsets, walks.events("train").item, walks.manifest.items)
+        np.testing.assert_array_equal(found.similarity.toarray(), own.toarray())  # type: ignore[attr-defined]
+    other = fits.of(dataclasses.replace(made[-1], half_life=5.0))
+    assert other.similarity is found.similarity and other.half_life == 5.0  # type: ignore[attr-defined]
 
 
 def test_its_pairs_are_limited_by_the_window(walks: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:

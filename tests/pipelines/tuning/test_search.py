@@ -314,7 +314,8 @@ def test_a_family_with_nothing_new_left_gives_way_to_the_next(
     assert Counter(row["reason"] for row in rows)[search.REPEAT] <= 15
 
 
-def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path) -> None:
+def test_a_search_ends_when_nothing_new_is_left(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "REPEATS", 2)  # which are for the others, and there are none
     fixed = {
         "features": {"query": {"user_id": {"kind": "id"}}, "candidate": {"item_id": {"kind": "id"}}},
         "loss": {"name": "ccl"},

@@ -38,7 +38,7 @@ def test_a_url_is_shown_without_its_password(url: str, shown: str) -> None:
     assert SECRET not in repr(Settings(bundle=Path("b"), state=url))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("given", ["state", "postgres", Path("postgresql:"), None])
+@pytest.mark.parametrize("given", ["state", "postgres", "/data/service=towers/user=5", Path("postgresql:"), None])
 def test_anything_else_is_a_directory(given: str | Path | None) -> None:
     assert state_place(given) == (given if given is None else Path(given))
 

@@ -127,22 +127,28 @@ def test_half_an_answer_is_cut_off_and_counted_as_failed(caplog: pytest.LogCaptu
     assert after.of("towers_requests_in_flight") == before.of("towers_requests_in_flight")
 
 
-def test_an_answer_that_its_caller_does_not_read_is_counted() -> None:
+@pytest.mark.parametrize(("access_log", "told"), [("errors", []), ("all", [("WARNING", 200)])])
+def test_an_answer_that_its_caller_does_not_read_is_counted(
+    caplog: pytest.LogCaptureFixture, access_log: Any, told: list[tuple[str, int]]
+) -> None:
     """`serving.protocol.limits` cuts it off, and returns without its end."""
     before = Exposed(metrics.exposition()[0].decode())
 
     async def cut_off(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"half an ", "more_body": True})
+        CLOCK.now += 0.02
 
     async def unread(_: Any) -> None:
         pass
 
-    log = RequestLog(cut_off, Settings(bundle=Path("unused")), Drain(0))
+    log = RequestLog(cut_off, Settings(bundle=Path("unused"), access_log=access_log, slow_ms=10), Drain(0))
     scope = {"type": "http", "method": "GET", "path": "/unread", "headers": [], "app": Starlette()}
-    asyncio.run(log(scope, unread, unread))  # type: ignore[arg-type]
+    with caplog.at_level(logging.INFO, "uvicorn.error.access"):
+        asyncio.run(log(scope, unread, unread))  # type: ignore[arg-type]
     after = Exposed(metrics.exposition()[0].decode())
     assert after.sum("towers_requests_total", status="200") - before.sum("towers_requests_total", status="200") == 1
+    assert [(level, fields["status"]) for level, fields in lines(caplog)] == told
 
 
 ACCESS: dict[str, tuple[dict[str, Any], list[tuple[str, str, int]]]] = {

@@ -86,6 +86,7 @@ TITLES = [
     "İstanbul",
     "Ísland Ìa Ĩ",
     "E\u0301te\u0301",
+    "\u0645\u06cc\u200c\u0634\u0648\u062f \u09b0\u200d\u09cd\u09af \U0001f468\u200d\U0001f469",
 ]
 WORDS = [
     "love",
@@ -104,12 +105,14 @@ WORDS = [
     "ìa",
     "ĩ",
     "e\u0301te\u0301",
+    "\u0645\u06cc\u200c\u0634\u0648\u062f",
+    "\u09b0\u200d\u09cd\u09af",
 ]
 
 
 def test_marks_are_part_of_words_and_capitals_are_those_of_no_language(tmp_path: Path) -> None:
     feature = encoder(TextFeature(kind="text", max_length=3, oov_buckets=1), WORDS, tmp_path)
-    told = [[1, 2, 0], [3, 4, 5], [6, 7, 0], [8, 0, 0], [9, 10, 11], [12, 0, 0], [13, 14, 15], [16, 0, 0]]
+    told = [[1, 2, 0], [3, 4, 5], [6, 7, 0], [8, 0, 0], [9, 10, 11], [12, 0, 0], [13, 14, 15], [16, 0, 0], [17, 18, 0]]
     assert rows(feature, TITLES) == told
 
 
