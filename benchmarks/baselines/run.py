@@ -4,16 +4,15 @@ In: the name of the set, the folder of the data, a working directory. Out: resul
 fails.
 
 Popularity; EASE, where the catalogue has at most 13,000 items; GF-CF; iALS, d = 64; where the events have an order
-item-kNN that reads it: their settings are chosen on a
-sample of the validation users, by the figure that also chose the epochs of our model. item-kNN is as `towers report`
-tunes it, by recall@20 of at most 2,000 validation users. The figures are those of every user of the test. All on one
-thread.
+item-kNN that reads it: their settings are chosen on a sample of the validation users, by the figure that also chose the
+epochs of our model. item-kNN is as `towers report` tunes it, by recall@20 of at most 2,000 validation users. The
+figures are those of every user of the test. All on one thread.
 `--work` resumes. `--ours` measures nothing: it only takes the figures of our model anew. `--only` measures one baseline
 and puts it beside the committed ones, with a date and a commit of its own.
 
 Claims: our model, as its own benchmark's committed result has it, is above each baseline; above item-kNN in order is a
-goal. Popularity and item-kNN,
-fitted as the `towers report` of that result fitted them, have the figures that they had there, so both measure alike.
+goal. Popularity and item-kNN, fitted as the `towers report` of that result fitted them, have the figures that they had
+there, so both measure alike.
 """
 
 import argparse

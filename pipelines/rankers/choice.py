@@ -121,6 +121,7 @@ def _search(data: Dataset) -> Choice:
     held = heldout(data, "valid", users)
     left_out = _left_out(fits, data)
     near = windows(int(fits.user_events.sum()))
+    ordered_ladders: dict[str, Sequence[Any]] = {"window": near, **ORDERED_LADDERS}
     ordered_start = OrderedKnn(window=max((each for each in near if each <= OrderedKnn.window), default=0))
     fixed: dict[str, str] = {}
     if not len(held.users):
@@ -142,7 +143,7 @@ def _search(data: Dataset) -> Choice:
     if KNN not in left_out:
         most += 1 if reason else 1 + most_values(KnnSettings(), ladders)  # and one more fallback
     if ORDERED not in left_out:
-        most += most_values(ordered_start, {"window": near, **ORDERED_LADDERS})
+        most += most_values(ordered_start, ordered_ladders)
     if EASE not in left_out:
         most += most_values(EaseSettings(), {"penalty": EASE_LADDER})
     with progress(PHASE, total=most, unit="settings") as advance:
@@ -166,8 +167,7 @@ def _search(data: Dataset) -> Choice:
             fallbacks = {"fallback": tuple(dict.fromkeys((Counting(), best)))}
             item_knn, validation[KNN] = climb(KnnSettings(fallback=best), fallbacks | ladders, judged)
         if ORDERED not in left_out:
-            begin = replace(ordered_start, fallback=best)
-            ordered, validation[ORDERED] = climb(begin, {"window": near, **ORDERED_LADDERS}, judged)
+            ordered, validation[ORDERED] = climb(replace(ordered_start, fallback=best), ordered_ladders, judged)
         if EASE not in left_out:
             start = EaseSettings(fallback=best)
             ease_settings, validation[EASE] = climb(start, {"penalty": EASE_LADDER}, judged)

@@ -174,7 +174,7 @@ def replace_prior(
 ) -> Manifest:
     """Writes a copy of a bundle with another prior and without an index; all other files stay the same.
 
-    Not complete or absent: whoever calls it publishes the copy.
+    Not complete or absent: the caller publishes the copy.
 
     Args:
         bundle: an opened bundle with a prior.

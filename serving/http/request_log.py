@@ -80,8 +80,7 @@ class RequestLog:
         try:
             await self.app(scope, receive, noting)
             if status > 0:  # cut off, because the caller did not read it: of that the summary of refusals tells the log
-                over = self._over if self._logged == "all" else self._count
-                over(scope, status, time.perf_counter() - begun)
+                self._over(scope, status, time.perf_counter() - begun, unread=True)
         except asyncio.CancelledError:
             # The graceful timeout of the shutdown is over.
             if status == 0:
@@ -109,17 +108,13 @@ class RequestLog:
                 break
         return f"{self._prefix}{next(self._numbers):x}"
 
-    def _count(self, scope: Scope, status: int, seconds: float) -> tuple[str, str]:
+    def _over(self, scope: Scope, status: int, seconds: float, *, unread: bool = False) -> None:
         route, method = self._route(scope), scope["method"]
         metrics.served(route, method, status, seconds)
-        return route, method
-
-    def _over(self, scope: Scope, status: int, seconds: float) -> None:
-        route, method = self._count(scope, status, seconds)
         slow = seconds > self._slow_s and status not in SUMMARISED
         # A probe's 503 is an answer: the log tells of the stop, and of a search that fails, on its own.
         failed = status >= 500 and not (status == 503 and WORK.get(route) is PROBE)
-        if self._logged == "none" or (self._logged == "errors" and not failed and not slow):
+        if self._logged == "none" or (self._logged == "errors" and (unread or not (failed or slow))):
             return
         ms = round(seconds * 1e3, 3)
         fields = {"route": route, "method": method, "status": status, "ms": ms}
