@@ -2,15 +2,15 @@
 falls to zero.
 
 A trial's share is too short to show how far a recipe gets. Each training is a trial of one more study in the search's
-file.
+file; its plan names the trial whose recipe it trains (`of`), the most that it may cost (`most`), and the epochs over
+which the rate falls (`falling`), from scratch; with 0 it resumes the trial.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import replace
 from statistics import median
 
 from optuna.trial import Trial
-from pydantic import BaseModel
 
 from pipelines.console import Advance, amount, say
 from pipelines.tuning.search import MOST_EPOCHS, ROOM, Search
@@ -25,50 +25,6 @@ FALLING, STRETCH, LEAST_FALLING = 2, 1.5, 4
 MOST_TRAININGS = MOST_LONGER + FALLING
 
 
-class Plan(BaseModel, frozen=True):
-    """A training of the finals.
-
-    Attributes:
-        of: the number of the trial whose recipe it trains.
-        most: what it may cost.
-        falling: epochs over which the rate falls to zero, from scratch; 0 to resume the trial.
-    """
-
-    of: int
-    most: float = math.inf
-    falling: int = 0
-
-
-@dataclass(frozen=True)
-class Finalist:
-    """A trial and the run that shows how good it is.
-
-    Attributes:
-        tried: the trial.
-        run: the longest with a constant rate, or that with a falling one.
-        falling: epochs over which the rate falls to zero; 0 for a constant rate.
-    """
-
-    tried: Tried
-    run: Run
-    falling: int = 0
-
-    @property
-    def best_epoch(self) -> int:
-        """How many epochs it should train: with a falling rate all of them."""
-        return self.falling or self.run.best_epoch
-
-    @property
-    def value(self) -> float:
-        """The metric after the best epoch."""
-        return self.run.epochs[self.best_epoch - 1].metric
-
-    @property
-    def rising(self) -> bool:
-        """Whether its best epoch is the last one it could train."""
-        return not self.falling and self.run.end != "converged" and self.best_epoch == len(self.run.epochs)
-
-
 class Finals:
     """The finals of a search that has ended; `growth` is of the final training: its examples per example of a trial."""
 
@@ -76,7 +32,7 @@ class Finals:
         self.search, self.growth = search, growth
         self.study = open_study(search.work / "study.db", "finals")
 
-    def best(self) -> Finalist | None:
+    def best(self) -> Tried | None:
         """The best so far, without further training; None if no trial has finished."""
         return max(self._all(), key=lambda each: each.value, default=None)
 
@@ -91,93 +47,98 @@ class Finals:
         if "schedule" not in fixed.get("optimizer", {}) and "patience" not in fixed.get("train", {}):
             self._train_with_falling_rate()
 
-    def epoch_s(self, finalist: Finalist, *, validated: bool) -> float:
+    def epoch_s(self, final: Tried, *, validated: bool) -> float:
         """Seconds that an epoch of its recipe takes, also in the final training; `validated` if the first one is."""
-        epochs = finalist.run.epochs
-        first = median(each.seconds for each in epochs) if validated else 0.0
-        steps = median(each.train_seconds for each in epochs)
+        first = median(each.seconds for each in final.run.epochs) if validated else 0.0
+        steps = median(each.train_seconds for each in final.run.epochs)
         return first + (self.growth * steps if self.growth > 1 or not validated else 0.0)
 
-    def epochs_that_fit(self, finalist: Finalist, *, validated: bool) -> int:
+    def epochs_that_fit(self, final: Tried, *, validated: bool) -> int:
         """Returns how many epochs the recipe may train; see `epoch_s`."""
-        return max(1, int(ROOM * self.search.asked.train_s / self.epoch_s(finalist, validated=validated)))
+        return max(1, int(ROOM * self.search.asked.train_s / self.epoch_s(final, validated=validated)))
 
-    def sections(self, tried: Tried, *, falling: bool) -> Raw:
-        """Returns a trial's recipe sections, with a falling rate or as it was."""
-        raw = self.search.sections(tried.family, tried.point)
-        if falling:
+    def sections(self, final: Tried) -> Raw:
+        """Returns the recipe sections of a trial, with a falling rate if it has one."""
+        raw = self.search.sections(final.family, final.point)
+        if final.falling:
             raw["optimizer"]["schedule"] = "cosine"
         return raw
 
-    def _trained(self) -> list[tuple[Plan, Run]]:
-        return [(Plan.model_validate(each.user_attrs[PLAN]), run_of(each)) for each in ended(self.study)]
+    def _trained(self) -> list[Tried]:
+        """The trials that were trained here, each with the run that it has here."""
+        tried = self.search.tried()
+        plans = [(each.user_attrs[PLAN], run_of(each)) for each in ended(self.study)]
+        return [replace(tried[plan["of"]], run=run, falling=plan["falling"]) for plan, run in plans]
 
-    def _all(self) -> list[Finalist]:
-        """The candidates and the best trials with their stored runs, and those with a falling rate."""
-        tried = {each.number: each for each in self.search.tried()}
-        entered = (*self.search.candidates(), *self.search.ranked()[:FALLING])
-        runs = {(each.number, 0): each.run for each in entered}
-        for plan, run in self._trained():
-            before = runs.get((plan.of, plan.falling), tried[plan.of].run)
+    def _all(self) -> list[Tried]:
+        """The candidates and the best trials with their longest runs, and those with a falling rate."""
+        tried, entered = self.search.tried(), (*self.search.candidates(), *self.search.ranked()[:FALLING])
+        found = {(each.number, 0): each for each in entered}
+        for final in self._trained():
+            key, run = (final.number, final.falling), final.run
             if run.end == "diverged":
                 continue  # a longer training of the same recipe and seed would, too
-            if run.end == "converged" if plan.falling else len(run.epochs) >= len(before.epochs):
-                runs[plan.of, plan.falling] = run
-        return [Finalist(tried[of], run, falling) for (of, falling), run in runs.items()]
+            before = found.get(key, tried[final.number]).run
+            if run.end == "converged" if final.falling else len(run.epochs) >= len(before.epochs):
+                found[key] = final
+        return list(found.values())
 
-    def _most_epochs(self, finalist: Finalist) -> int:
+    def _most_epochs(self, final: Tried) -> int:
         """As many as the recipe may train."""
-        return self.epochs_that_fit(finalist, validated=self.growth == 1.0)
+        return self.epochs_that_fit(final, validated=self.growth == 1.0)
 
     def _train_longer(self) -> None:
         """Resumes the most promising candidates where they were stopped."""
-        before = {plan.of for plan, _ in self._trained() if not plan.falling}
+        before = {each.number for each in self._trained() if not each.falling}
         waiting = {each.number for each in self.search.candidates()} - before
-        short = [each for each in self._all() if each.tried.number in waiting and each.run.end == "share"]
+        short = [each for each in self._all() if each.number in waiting and each.run.end == "share"]
         for each in sorted(short, key=lambda each: -each.run.promise)[: MOST_LONGER - len(before)]:
             run = each.run
             fits = self._most_epochs(each) * run.cost / len(run.epochs)
             most = min(LONGER * max(self.search.share, run.cost), fits)
             if most > run.cost:
-                self._train(Plan(of=each.tried.number, most=most), most - run.cost, run)
+                self._train(each.number, most - run.cost, most=most, before=run)
 
     def _train_with_falling_rate(self) -> None:
         """Trains the best from scratch with a rate that falls to zero, if there is time for longer than they took."""
-        before = {plan.of for plan, _ in self._trained() if plan.falling}
+        before = {each.number for each in self._trained() if each.falling}
         constant = sorted((each for each in self._all() if not each.falling), key=lambda each: -each.value)
         fixed = self.search.fixed.raw.get("train", {}).get("epochs", MOST_EPOCHS)
         for each in constant[:FALLING]:
             most, cost = min(self._most_epochs(each), fixed), each.run.cost / len(each.run.epochs)
             epochs = int(min(STRETCH * each.best_epoch, most, ROOM * self.search.clock.left() / cost))
-            if epochs >= max(LEAST_FALLING, min(each.best_epoch, most)) and each.tried.number not in before:
-                self._train(Plan(of=each.tried.number, falling=epochs), epochs * cost, Run())
+            if epochs >= max(LEAST_FALLING, min(each.best_epoch, most)) and each.number not in before:
+                self._train(each.number, epochs * cost, falling=epochs)
 
-    def _train(self, plan: Plan, cost: float, before: Run) -> None:
+    def _train(
+        self, of: int, cost: float, *, most: float = math.inf, falling: int = 0, before: Run | None = None
+    ) -> None:
         """Runs one training as a trial of the study, if there is time for this cost."""
         if cost <= self.search.clock.left():
-            self.study.enqueue_trial({}, {PLAN: plan.model_dump(), RUN: before.model_dump()})
+            plan = {"of": of, "most": most, "falling": falling}
+            self.study.enqueue_trial({}, {PLAN: plan, RUN: (before or Run()).model_dump()})
             self._train_waiting()
 
     def _train_waiting(self) -> None:
         self.study.optimize(self._objective, n_trials=1)
-        plan, run = self._trained()[-1]
+        final = self._trained()[-1]
         self._advance(1)
-        kind = f", rate falling over {amount(plan.falling, 'epochs')}" if plan.falling else ""
+        kind, run = f", rate falling over {amount(final.falling, 'epochs')}" if final.falling else "", final.run
         say(
-            f"final: trial {plan.of}{kind}: {self.search.asked.metric} {run.value:.4f} "
+            f"final: trial {final.number}{kind}: {self.search.asked.metric} {run.value:.4f} "
             f"at epoch {run.best_epoch} of {len(run.epochs)} ({run.end})"
         )
 
     def _objective(self, trial: Trial) -> float:
-        plan, search = Plan.model_validate(trial.user_attrs[PLAN]), self.search
-        leader = max(each.value for each in self._all())
-        raw = self.sections(search.tried()[plan.of], falling=plan.falling > 0)
-        if plan.falling:
-            raw["train"] |= {"epochs": plan.falling, "patience": plan.falling}
+        plan, search = trial.user_attrs[PLAN], self.search
+        falling, leader = plan["falling"], max(each.value for each in self._all())
+        raw = self.sections(replace(search.tried()[plan["of"]], falling=falling))
+        if falling:
+            raw["train"] |= {"epochs": falling, "patience": falling}
 
         def behind(run: Run, most: float) -> bool:
             trial.set_user_attr(RUN, run.model_dump())
-            return not plan.falling and run.promise < leader
+            return not falling and run.promise < leader
 
-        directory = search.checkpoints(plan.of, "-falling" if plan.falling else "")
-        return search.train(trial, raw, directory, Share(plan.most, search.clock, behind)).value
+        directory = search.checkpoints(plan["of"], "-falling" if falling else "")
+        return search.train(trial, raw, directory, Share(plan["most"], search.clock, behind)).value

@@ -9,36 +9,37 @@ import tomli_w
 
 from pipelines.console import amount
 from pipelines.training.check import check_recipe
-from pipelines.tuning.finals import Finalist, Finals
+from pipelines.tuning.finals import Finals
 from pipelines.tuning.search import MOST_USERS, PATIENCE
+from pipelines.tuning.study import Tried
 from pipelines.tuning.traits import Raw, validation
 from towers.config.recipe import Config, parse_config
 
 WIDTH = 118  # of a comment line
 FOUND_BY = "Found by towers tune"  # starts the first comment
-MORE = 1.5  # a recipe that chooses its epoch may train this many times the finalist's best epoch
+MORE = 1.5  # a recipe that chooses its epoch may train this many times the best epoch of its final
 
 
-def recipe(finals: Finals, finalist: Finalist) -> Raw:
+def recipe(finals: Finals, final: Tried) -> Raw:
     """Returns the sections of the recipe.
 
     If the final training includes the validation events and the search has found the best epoch, the recipe trains on
     train + validation at once, for that many epochs. Otherwise training chooses the epoch itself.
     """
-    search, refit, best = finals.search, finals.growth > 1, finalist.best_epoch
-    raw = finals.sections(finalist.tried, falling=finalist.falling > 0)
-    at_once, chosen = (finals.epochs_that_fit(finalist, validated=validated) for validated in (False, True))
+    search, refit, best = finals.search, finals.growth > 1, final.best_epoch
+    raw = finals.sections(final)
+    at_once, chosen = (finals.epochs_that_fit(final, validated=validated) for validated in (False, True))
     # With a falling rate the last epochs are the best, as long as it may fall.
-    patience = raw["train"].get("patience", best if finalist.falling else PATIENCE)
-    more = best if finalist.falling else max(best + patience, int(MORE * best))
+    patience = raw["train"].get("patience", best if final.falling else PATIENCE)
+    more = best if final.falling else max(best + patience, int(MORE * best))
     train: Raw = {"epochs": min(chosen, more), "patience": patience}
     # More epochs than the search saw may be better; then training finds out.
-    open_ended = finalist.rising and search.clock.timed and chosen > best
+    open_ended = final.rising and search.clock.timed and chosen > best
     # The user's own schedule falls over the epochs that the user fixed.
     falls = search.fixed.config.optimizer.schedule != "constant"
     if refit and not open_ended and not falls and not raw["train"].get("choose_epoch"):
         train = {"epochs": min(at_once, best), "choose_epoch": False}
-        chosen_by = finalist.run.epochs[best - 1]
+        chosen_by = final.run.epochs[best - 1]
         if raw["model"]["norm_exponent"] == "validation":
             raw["model"]["norm_exponent"] = round(chosen_by.norm_exponent, 2)
         if raw["model"].get("prior") == "validation":
@@ -61,18 +62,18 @@ def text(raw: Raw, comments: list[str]) -> str:
     return "".join(lines) + "\n" + tomli_w.dumps({name: raw[name] for name in Config.model_fields if name in raw})
 
 
-def comments(finals: Finals, finalist: Finalist, raw: Raw, name: str) -> list[str]:
+def comments(finals: Finals, final: Tried, raw: Raw, name: str) -> list[str]:
     """Describes how the recipe was found and how long it trains, one paragraph each."""
-    search, trial, final = finals.search, finalist.tried, finalist.run
-    tried = search.tried()
+    search, tried = finals.search, finals.search.tried()
+    trial = tried[final.number]
     pruned = sum(each.run.end == "pruned" for each in tried)
-    longer = f"; its final ran for {amount(len(final.epochs), 'epochs')}" if final != trial.run else ""
+    longer = f"; its final ran for {amount(len(final.run.epochs), 'epochs')}" if final.run != trial.run else ""
     epochs, chosen = raw["train"]["epochs"], raw["train"].get("choose_epoch", True)
-    epoch_s = finals.epoch_s(finalist, validated=chosen)
+    epoch_s = finals.epoch_s(final, validated=chosen)
     return [
         f"{FOUND_BY} for {name} (data set {search.data.manifest.fingerprint[:12]}), on its validation events "
-        f"alone, {validation(search.data.manifest)}: {search.asked.metric} {finalist.value:.4f} after "
-        f"{amount(finalist.best_epoch, 'epochs')}.",
+        f"alone, {validation(search.data.manifest)}: {search.asked.metric} {final.value:.4f} after "
+        f"{amount(final.best_epoch, 'epochs')}.",
         f"{amount(len(tried), 'trials')}, {pruned} of them pruned, in {search.clock.used() / 60:.1f} minutes; this is "
         f"trial {trial.number} of family {trial.family!r}, which ran for "
         f"{amount(len(trial.run.epochs), 'epochs')}{longer}.",

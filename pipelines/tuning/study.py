@@ -26,15 +26,16 @@ KEEP = 25.0  # per cent of the complete trials that a trial must be among: most 
 
 @dataclass(frozen=True)
 class Tried:
-    """A trial of the search that has ended.
+    """A trial of the search that has ended, or what the finals made of it.
 
     Attributes:
         number: counts the trials of all families from 0.
-        run: its training.
+        run: its training; in the finals the longest with a constant rate, or that with a falling one.
         family: of the model.
         point: its settings.
         origin: "start", "sampled", "larger batch", or the setting that a step changed.
         by: how many values the step moved it.
+        falling: epochs over which its rate falls to zero; 0 for a constant rate.
     """
 
     number: int
@@ -43,6 +44,22 @@ class Tried:
     point: Point = field(default_factory=dict)
     origin: str = ""
     by: int = 0
+    falling: int = 0
+
+    @property
+    def best_epoch(self) -> int:
+        """How many epochs it should train: with a falling rate all of them."""
+        return self.falling or self.run.best_epoch
+
+    @property
+    def value(self) -> float:
+        """The metric after the best epoch; 0 without an epoch."""
+        return self.run.epochs[self.best_epoch - 1].metric if self.run.epochs else 0.0
+
+    @property
+    def rising(self) -> bool:
+        """Whether its best epoch is the last one it could train."""
+        return not self.falling and self.run.end != "converged" and self.best_epoch == len(self.run.epochs)
 
 
 def open_study(file: Path, name: str) -> optuna.Study:

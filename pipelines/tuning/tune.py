@@ -169,7 +169,7 @@ def _write(finals: Finals, out: Path, name: str) -> list[Row]:
             # Before it has its place: whatever ends this process, the next one knows it again.
             with (finals.search.work / WRITTEN).open("a", encoding="utf-8") as written:
                 written.write(f"{digest_of(half)}\n")
-    say(f"{out}: {finals.search.asked.metric} {best.value:.4f}, trial {best.tried.number} of {len(rows)}")
+    say(f"{out}: {finals.search.asked.metric} {best.value:.4f}, trial {best.number} of {len(rows)}")
     return rows
 
 

@@ -24,7 +24,7 @@ from pipelines.training.stage import EVENT_FILES
 from pipelines.tuning import study as studies
 from pipelines.tuning import training, tune
 from pipelines.tuning.clock import USED, Clock
-from pipelines.tuning.finals import Finalist, Finals, Plan
+from pipelines.tuning.finals import Finals
 from pipelines.tuning.recipe import text
 from pipelines.tuning.search import LARGER_BATCH, SAMPLED, START
 from pipelines.tuning.settings import GIVEN, USERS
@@ -650,13 +650,13 @@ def finals_of(work: Path, *trials: Tried, growth: float = 1.0, left: float = mat
 def test_a_rate_falls_for_half_as_many_epochs_again_if_they_are_enough_and_fit(
     best: int, most: int, left: float, epochs: list[int], tmp_path: Path
 ) -> None:
-    asked = list[Plan]()
+    asked = list[int]()
     run = run_of(*(0.1 * (epoch == best) for epoch in range(1, 11)))
     begun = finals_of(tmp_path, Tried(0, run), left=left)
-    begun._most_epochs = lambda finalist: most  # type: ignore[method-assign]
-    begun._train = lambda plan, cost, before: asked.append(plan)  # type: ignore[method-assign]
+    begun._most_epochs = lambda final: most  # type: ignore[method-assign]
+    begun._train = lambda of, cost, *, falling: asked.append(falling)  # type: ignore[method-assign,misc]
     begun._train_with_falling_rate()
-    assert [plan.falling for plan in asked] == epochs
+    assert asked == epochs
 
 
 def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
@@ -669,14 +669,13 @@ def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
     assert math.isinf(Clock(None, study, 0.0).left())
 
 
-def test_a_finalist_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_them() -> None:
-    tried = Tried(0, run_of(0.1))
-    one = Finalist(tried, run_of(0.1, 0.5, 0.2))
+def test_a_final_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_them() -> None:
+    one = Tried(0, run_of(0.1, 0.5, 0.2))
     assert (one.best_epoch, one.value, one.rising) == (2, 0.5, False)
-    assert Finalist(tried, run_of(0.1, 0.2, end="share")).rising
-    assert not Finalist(tried, run_of(0.2, 0.1, end="share")).rising
+    assert Tried(0, run_of(0.1, 0.2, end="share")).rising
+    assert not Tried(0, run_of(0.2, 0.1, end="share")).rising
     # A falling rate ends where it was to end, better or not.
-    falling = Finalist(tried, run_of(0.1, 0.5, 0.3), 3)
+    falling = Tried(0, run_of(0.1, 0.5, 0.3), falling=3)
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
 
 
@@ -695,12 +694,11 @@ def test_a_finalist_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_t
         (3, run_of(0.5, 0.5, 0.5), 0.6),
     ],
 )
-def test_the_best_finalist_has_the_best_run_that_came_to_its_end(
+def test_the_best_final_has_the_best_run_that_came_to_its_end(
     falling: int, run: Run, value: float, tmp_path: Path
 ) -> None:
     begun = finals_of(tmp_path, Tried(0, run_of(0.5, 0.6, end="share")))
-    trained = Plan(of=0, falling=falling)
-    begun.study.enqueue_trial({}, {PLAN: trained.model_dump(), RUN: run.model_dump()})
+    begun.study.enqueue_trial({}, {PLAN: {"of": 0, "falling": falling}, RUN: run.model_dump()})
     begun.study.tell(begun.study.ask(), 0.5)
     found = begun.best()
     assert found is not None and found.value == value
@@ -712,9 +710,9 @@ def test_a_final_of_a_trial_that_others_have_overtaken_is_kept(tmp_path: Path) -
     old, new = Tried(0, run_of(0.5)), Tried(1, run_of(0.6))
     begun = finals_of(tmp_path, old, new)
     begun.search.candidates = lambda: [new]  # type: ignore[method-assign]
-    begun.study.enqueue_trial({}, {PLAN: Plan(of=0).model_dump(), RUN: run_of(0.7).model_dump()})
+    begun.study.enqueue_trial({}, {PLAN: {"of": 0, "falling": 0}, RUN: run_of(0.7).model_dump()})
     begun.study.tell(begun.study.ask(), 0.5)
-    assert begun.best() == Finalist(old, run_of(0.7))
+    assert begun.best() == replace(old, run=run_of(0.7))
 
 
 def test_the_criterion_chooses_the_epoch_and_the_metric_compares() -> None:
@@ -730,12 +728,12 @@ def test_the_epoch_of_a_recipe_takes_as_long_as_the_median_and_twice_with_a_seco
         times = ({"seconds": each, "train_seconds": each - 1.0} for each in seconds)
         return Run(epochs=tuple(epoch.model_copy(update=each) for each in times), end="converged", reason="")
 
-    finalist = Finalist(Tried(0, run(3.0)), run(5.0, 9.0, 4.0))
+    final = Tried(0, run(5.0, 9.0, 4.0))
     once, twice = (finals_of(tmp_path / str(growth), growth=growth).epoch_s for growth in (1.0, 1.2))
-    assert once(finalist, validated=True) == pytest.approx(5.0)
+    assert once(final, validated=True) == pytest.approx(5.0)
     # Trained at once on the validation events, too, which are a fifth of the others.
-    assert twice(finalist, validated=False) == pytest.approx(1.2 * 4.0)
-    assert twice(finalist, validated=True) == pytest.approx(5.0 + 1.2 * 4.0)
+    assert twice(final, validated=False) == pytest.approx(1.2 * 4.0)
+    assert twice(final, validated=True) == pytest.approx(5.0 + 1.2 * 4.0)
 
 
 def test_a_recipes_text_reads_back_as_its_settings() -> None:
