@@ -35,12 +35,12 @@ class TowerEncoder(Protocol):
         ...
 
 
-def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) -> None:
-    """Checks the features of one request; None counts as missing.
+def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any], item_id: str | None = None) -> None:
+    """Checks the features of one request; None counts as missing. If they are an item's, `item_id` is its own.
 
     Raises:
         RequestError: an unknown name, a wrong type, a list that is too long, a vector of another length, a number out
-            of range, or not one time per item of a history.
+            of range, not one time per item of a history, or the id of another item.
     """
     known = {spec.name: spec for spec in specs}
     for name, value in features.items():
@@ -51,6 +51,8 @@ def check_features(specs: Sequence[FeatureSpec], features: Mapping[str, Any]) ->
             continue
         if spec.length is None:
             _check_value(spec, name, value)
+            if spec.kind == "id" and item_id not in (None, value):
+                raise _wrong(name, "must be the item's own id, which is added; leave it out")
             continue
         if isinstance(value, np.ndarray):
             value = value.tolist()

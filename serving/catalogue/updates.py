@@ -125,7 +125,7 @@ class CatalogueUpdates:
             try:
                 if not item_id:
                     raise RequestError.at("id", "must not be empty")
-                check_features(catalogue.bundle.manifest.candidate_features, features)
+                check_features(catalogue.bundle.manifest.candidate_features, features, item_id)
                 checked.append((item_id, features, checked_attributes(attributes, catalogue.bundle.attribute_schema)))
             except RequestError as error:
                 error.inside(path.format(place))
@@ -246,5 +246,5 @@ class CatalogueUpdates:
             return np.empty((0, bundle.manifest.dimension), np.float32)
         encoder = self.encoder(bundle)
         named = next((spec.name for spec in bundle.manifest.candidate_features if spec.kind == "id"), None)
-        requests = [dict(features) if named is None else {named: item_id, **features} for item_id, features in items]
+        requests = [dict(features) if named is None else {**features, named: item_id} for item_id, features in items]
         return np.concatenate([encoder.encode(requests[at : at + BATCH]) for at in range(0, len(requests), BATCH)])

@@ -120,6 +120,10 @@ class ServiceError(Exception):
         super().__init__(f"{message} ({code}{'' if status is None else f', status {status}'})")
         self.status, self.code, self.message, self.field = status, code, message, field
 
+    def __reduce__(self) -> tuple[type["ServiceError"], tuple[int | None, str, str, str | None]]:
+        # An exception is copied, and sent to another process, by its `args`, which are the text alone.
+        return type(self), (self.status, self.code, self.message, self.field)
+
 
 @dataclass(frozen=True)
 class Call(Generic[T]):

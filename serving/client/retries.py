@@ -79,6 +79,10 @@ class Service:
             raise ValueError(f"tries: must be at least 1, got {self.tries}")
         if self.api_key is not None and not KEY.fullmatch(self.api_key):
             raise ValueError("api_key: must be printable ASCII without spaces")
+        if self.api_key is not None and parsed.userinfo:
+            raise ValueError(
+                "api_key: the address has a user or a password, which is sent in its place; give one of them"
+            )
 
     @property
     def address(self) -> str:
@@ -209,5 +213,5 @@ def _seconds(retry_after: str | None) -> float:
         return float(retry_after)
     try:
         return max(0.0, (parsedate_to_datetime(retry_after) - datetime.now(UTC)).total_seconds())
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return 0.0

@@ -68,7 +68,8 @@ def feature_schema(spec: FeatureSpec, most: int | None) -> dict[str, Any]:
             value["maxItems"] = min(limits)
         if spec.kind == "vector":
             value["minItems"] = spec.length
-            missing.append({"type": "array", "maxItems": 0})
+            # With `items`, without which openapi-python-client leaves the whole route out.
+            missing.append({"type": "array", "items": schemas[spec.dtype], "maxItems": 0})
     values, meaning = [value, *missing], spec.kind
     if spec.events:
         meaning = f"{spec.kind} of events of the type {' or '.join(map(repr, spec.events))}"

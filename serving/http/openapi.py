@@ -107,7 +107,8 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
     )
     if bundle is not None:
         _name_features(bodies, ("RecallRequest", "EmbedQuery"), bundle.manifest.query_features, settings.max_list)
-        _name_features(bodies, ("ItemRequest", "NamedItem"), bundle.manifest.candidate_features, None)
+        described = [spec for spec in bundle.manifest.candidate_features if spec.kind != "id"]  # which is added
+        _name_features(bodies, ("ItemRequest", "NamedItem"), described, None)
         _name_columns(bodies, bundle)
     schema["components"]["schemas"] |= bodies
     examples = _examples(bundle)

@@ -25,7 +25,6 @@ _RULES = {
     "greater_than_equal": "must be at least {ge}",
     "less_than_equal": "must be at most {le}",
     "string_too_short": "must not be empty",
-    "string_pattern_mismatch": "must hold more than blanks, and no line break",
     "string_too_long": "must have at most {max_length} characters",
     "too_short": "must hold at least {min_length}",
 }
@@ -51,11 +50,14 @@ def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> R
     field = ".".join(str(part) for part in detail["loc"]) or None
     where = field or "the body"
     if detail["type"] == "extra_forbidden":
-        keys = model.model_fields if model is not None and len(detail["loc"]) == 1 else ()
-        allowed = f"; allowed are {', '.join(keys)}" if keys else ""
+        holder = _model_at(model, detail["loc"][:-1])
+        allowed = f"; allowed are {', '.join(holder.model_fields)}" if holder is not None else ""
         return RequestError(f"{where}: no such key{allowed}", field=field)
     if detail["type"] == "list_type":
-        rule = f"must be a list of {_lists_of(model, field)}"
+        rule = f"must be a list of {_lists_of(model, detail['loc'])}"
+    elif detail["type"] == "string_pattern_mismatch":
+        blank = r"\S" in detail["ctx"]["pattern"]
+        rule = "must hold more than blanks, and no line break" if blank else "must hold no line feed"
     else:
         rule = _RULES[detail["type"]].format(**detail.get("ctx", {})) if detail["type"] in _RULES else detail["msg"]
     if detail["type"] == "missing":
@@ -82,13 +84,25 @@ def refuse_many(body: bytes, field: str, most: int) -> None:
                 at_most(entries, most, field)
 
 
-def _lists_of(model: type[BaseModel] | None, field: str | None) -> str:
-    """What the lists of this field hold."""
-    if field is not None and field.rpartition(".")[2] == "vector":
+def _lists_of(model: type[BaseModel] | None, place: Sequence[str | int]) -> str:
+    """What the lists at this place hold."""
+    if place and place[-1] == "vector":
         return "numbers"
-    annotation = model.model_fields[field].annotation if model is not None and field in model.model_fields else None
-    objects = any(isinstance(each, type) and issubclass(each, BaseModel) for each in get_args(annotation))
-    return "objects" if objects else "strings"
+    return "strings" if _model_at(model, place) is None else "objects"
+
+
+def _model_at(model: type[BaseModel] | None, place: Sequence[str | int]) -> type[BaseModel] | None:
+    """The model of the object, or of the list's objects, at a place in the body; None if there is none."""
+    for part in place:
+        if model is not None and isinstance(part, str):
+            model = _model_in(model.model_fields[part].annotation) if part in model.model_fields else None
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _shown(came: Any) -> str:

@@ -91,7 +91,11 @@ class EmbedQuery(StrictBody):
 
     limited: ClassVar[tuple[str, ...]] = ("history",)
 
-    user_id: str | None = Field(None, description="a user; one known to the bundle is answered from the stored vector")
+    user_id: str | None = Field(
+        None,
+        description="a user; one known to the bundle is answered from the stored vector, one with live events from "
+        "their history if the tower takes one",
+    )
     features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
     history: Listed[str] | None = Field(
         None,

@@ -64,8 +64,16 @@ def test_a_key_that_no_header_holds_is_refused_and_not_shown(key: str) -> None:
 
 
 def test_the_key_is_not_in_what_a_program_may_print() -> None:
-    service = Service("http://anna:s3cret@x", 1.0, 1, KEY)
-    assert KEY not in repr(service) and "s3cret" not in repr(service) and service.address == "http://***@x"
+    service = Service("http://anna:s3cret@x", 1.0, 1)
+    assert "s3cret" not in repr(service) and service.address == "http://***@x"
+    assert KEY not in repr(Service("http://x", 1.0, 1, KEY))
+
+
+def test_a_key_beside_a_password_is_refused() -> None:
+    """Both are the one header, and httpx sends the password."""
+    for address in ("http://anna:s3cret@x", "http://anna@x"):
+        with pytest.raises(ValueError, match=r"^api_key: the address has a user or a password.*; give one of them$"):
+            Client(address, api_key=KEY)
 
 
 def test_no_answer_shows_a_password() -> None:

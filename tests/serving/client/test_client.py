@@ -1,10 +1,12 @@
 """The client against a real HTTP server that fails as told; each rule holds for `Client` and `AsyncClient` alike."""
 
 import asyncio
+import copy
 import gc
 import json
 import logging
 import math
+import pickle
 import re
 import subprocess
 import sys
@@ -507,9 +509,16 @@ def pause_s(retry_after: str | None) -> float:
 def test_retry_after_is_waited_for_and_jitter_comes_on_top(pauses: list[tuple[float, float]]) -> None:
     assert pause_s("7") == 7.0
     assert pause_s(None) == pause_s("soon") == pause_s("-3") == pause_s("Wed, 21 Oct 2015 07:28:00 GMT") == 0.0
+    assert pause_s("Fri, 99 Dec 99999999999 23:59:59 +9999999999999999") == 0.0
     date = format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True)
     assert 0 < pause_s(date) <= 30
-    assert pauses == [(0, 0.05)] * 6
+    assert pauses == [(0, 0.05)] * 7
+
+
+@pytest.mark.parametrize("copied", [copy.copy, lambda error: pickle.loads(pickle.dumps(error))])
+def test_an_error_comes_whole_out_of_another_process(copied: Callable[[ServiceError], ServiceError]) -> None:
+    error = ServiceError(422, "invalid_request", "k: must be at least 1, got 0", "k")
+    assert vars(copied(error)) == vars(error) and str(copied(error)) == str(error)
 
 
 def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:

@@ -1,7 +1,9 @@
 """The HTTP interface changes only on purpose: the document is the committed one. A bundle's names nobody."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -86,6 +88,23 @@ def test_lists_of_strings_among_features_have_the_limit_of_lists(tmp_path: Path)
             its = shown["components"]["schemas"][model]["properties"]["features"]["anyOf"][0]["properties"]
             limits = {name: its[name]["anyOf"][0]["maxItems"] for name in ("history", "tags", "look")}
             assert limits == {"history": most, "tags": tags, "look": 64}
+
+
+def test_every_list_says_what_it_holds(tmp_path: Path) -> None:
+    """Without that, openapi-python-client leaves the whole route out."""
+    write_world(tmp_path / "bundle", features=(FeatureSpec(name="look", kind="vector", dtype="float32", length=4),))
+    settings = Settings(bundle=tmp_path / "bundle")
+    shown = openapi.document(create_app(settings), Bundle.open(tmp_path / "bundle"), settings)
+    lists = [each for each in parts(shown) if each.get("type") == "array"]
+    assert len(lists) > 10 and all("items" in each for each in lists)
+
+
+def parts(value: Any) -> Iterator[dict[str, Any]]:
+    """Every object in a document."""
+    if isinstance(value, dict):
+        yield value
+    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from parts(each)
 
 
 def test_the_user_of_the_example_is_none_of_the_bundle(tmp_path: Path) -> None:

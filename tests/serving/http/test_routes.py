@@ -243,7 +243,7 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
         "item_id: must hold more than blanks, and no line break",
     ),
     "line break at the end of a path": (
-        "DELETE", "/items/x%0A", None, 422, "item_id", "must hold more than blanks, and no line break",
+        "DELETE", "/items/x%0A", None, 422, "item_id", "item_id: must hold no line feed, got a string",
     ),
     "return at the end of a path": ("PUT", "/items/x%0D", {}, 422, "item_id", "and no line break"),
     "blank in a path": ("PUT", "/items/%20", {}, 422, "item_id", "item_id: must hold more than blanks"),
@@ -256,6 +256,22 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "wrong attribute": (
         "PUT", "/items/x", {"features": {"group": "g1"}, "attributes": {"year": "x"}}, 422, "attributes.year",
         "must be a whole number",
+    ),
+    "attribute in a list": (
+        "PUT", "/items/x", {"features": {"group": "g1"}, "attributes": {"tags": ["a", 1]}}, 422, "attributes.tags.1",
+        "must be a string, got 1",
+    ),
+    "features of another item": (
+        "PUT", "/items/i8", {"features": {"item": "i1"}}, 422, "features.item",
+        "must be the item's own id, which is added; leave it out",
+    ),
+    "unknown key of an event": (
+        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1, "x": 1}]}, 422,
+        "events.0.x", "no such key; allowed are id, user_id, item_id, time, type",
+    ),
+    "unknown key of a limit": (
+        "POST", "/recall", {"diversity": {"column": "tags", "most": 1, "x": 1}}, 422, "diversity.x",
+        "no such key; allowed are column, most",
     ),
     "event without id": (
         "POST", "/events", {"events": [{"user_id": "u", "item_id": "i", "time": 1}]}, 422, "events.0.id", "is missing",
@@ -307,6 +323,14 @@ def test_impressions_are_kept_once_and_change_no_answer(client: TestClient) -> N
     assert client.post("/recall", json={"user_id": "u5"}).json() == before
     ((_, kept),) = service.journal.impressions_since(0)
     assert kept == Impression("s", "r-1", "u5", tuple(impressions[0]["item_ids"]), 1)
+
+
+@pytest.mark.parametrize("features", [{"item": None}, {"item": "i8"}, {}])
+def test_the_features_of_an_item_get_its_id(tmp_path: Path, features: dict[str, Any]) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    with TestClient(create_app(Settings(bundle=tmp_path / "bundle", state=tmp_path / "state"))) as client:
+        assert client.put("/items/i8", json={"features": features}).status_code == 200
+        assert client.post("/similar", json={"items": ["i8"], "k": 1}).json()["items"][0]["id"] == "i0", "its group"
 
 
 def test_of_a_user_the_newest_events_are_held_as_many_as_the_setting_says(tmp_path: Path) -> None:
