@@ -40,13 +40,15 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     # By user, as in training: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")
     user, item = user[order], item[order]
-    counted: dict[tuple[str, int | Literal["list"], int], Companions] = {}
+    counted: dict[tuple[str, int | Literal["list"], int, bool], Companions] = {}
 
-    def near(table: str, rows: Int32s, window: int | Literal["list"], most: int, key: str) -> Companions:
+    def near(
+        table: str, rows: Int32s, window: int | Literal["list"], most: int, key: str, *, before: bool = False
+    ) -> Companions:
         # Features of one table have the same rows, so counts for one of them hold for all.
-        place = table, window, most
+        place = table, window, most, before
         if place not in counted:
-            counted[place] = companions(user, item, rows != MISSING, window, most, key)
+            counted[place] = companions(user, item, rows != MISSING, window, most, key, before=before)
         return counted[place]
 
     for encoder in queries:
@@ -61,7 +63,10 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
         if isinstance(encoder, CooccurrenceEncoder):
             rows, settings = tables.companions[name], encoder.config
             key = f"features.candidate.{name}.window"
-            encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length, key), rows)
+            found = near(
+                encoder.spec.table, rows, settings.window, settings.max_length, key, before=settings.order == "before"
+            )
+            encoder.connect(found, rows)
         else:
             _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
 
