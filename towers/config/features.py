@@ -162,8 +162,7 @@ class CooccurrenceFeature(FeatureSection):
     """The items that users take next to an item, by the order of the events or without it; for candidates only.
 
     Pooled as ``w sum_j a_ij e_j`` over item id embeddings; ``a_ij = c_ij / sqrt(c_i c_j)`` of counts c_ij that grow by
-    1/d for i and j that are d places apart in a user's list, c_i their sum (`towers.features.cooccurrence`). With order
-    "before" the counts in a_ij, not in c_i, are twice those of j before i.
+    1/d for i and j that are d places apart in a user's list, c_i their sum (`towers.features.cooccurrence`).
     """
 
     describes: ClassVar = ("candidate",)
@@ -176,19 +175,11 @@ class CooccurrenceFeature(FeatureSection):
         description="maximum distance in places at which two items are next to each other; 'list': all items of a user "
         "are, each pair of n by 1 / log(e + n), and no order is read",
     )
-    order: Literal["any", "before"] = Field(
-        "any", description="'before': only the items that users take before it, which lead to it"
-    )
     weight: Positive = Field(1.0, description="weight w of the sum beside the other features")
 
     def ids_of(self, side: Side) -> Side | None:
         """Its own side's."""
         return side
-
-    def conflicts(self, side: Side) -> Iterator[str]:
-        """Yields an order where none is read."""
-        if self.order == "before" and self.window == "list":
-            yield "order: 'list' reads none; name a window in places, or leave it out"
 
 
 class SequenceFeature(OfTaken):

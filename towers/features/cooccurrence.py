@@ -3,7 +3,7 @@
 Two items of one user that are d <= window places apart add 1/d to their count c_ij; ``a_ij = c_ij / sqrt(c_i c_j)``,
 c_i the sum of an item's counts, so that an item near everything is close to nothing. Sources: Mao et al., UltraGCN,
 CIKM 2021, for an item graph beside that of users and items; GloVe (Pennington et al., EMNLP 2014) for counting near
-words more. Of the items before i alone, which lead to it, ``a_ij`` counts each place twice, so that its sizes stay.
+words more.
 
 Without an order (window "list") a user of n items adds ``1 / log(e + n)`` to every pair of them, and c_i is the number
 of users who took i: the similarity of the item-kNN baseline (`pipelines.rankers.item_knn`).
@@ -62,14 +62,7 @@ class Companions:
 
 
 def companions(
-    user: Int32s,
-    item: Int32s,
-    known: NDArray[np.bool_],
-    window: int | Literal["list"],
-    most: int,
-    key: str,
-    *,
-    before: bool = False,
+    user: Int32s, item: Int32s, known: NDArray[np.bool_], window: int | Literal["list"], most: int, key: str
 ) -> Companions:
     """The closest companions of every item.
 
@@ -79,12 +72,11 @@ def companions(
         window: largest distance that counts, in places; "list": all items of a user, whatever their order.
         most: L, companions kept per item; of equally close ones, those of the smaller number.
         key: of the window in the recipe.
-        before: count only those that a user takes before the item; not with "list".
 
     Raises:
         ConfigError: "list", and there are too many pairs.
     """
-    total, blocks = pair_counts(user, item, len(known), window, key, before=before)
+    total, blocks = pair_counts(user, item, len(known), window, key)
     scale = 1 / np.sqrt(np.where(total > 0, total, np.inf))
     found = Companions(np.full((len(known), most), -1, np.int32), np.zeros((len(known), most), np.float32))
     for first, second, count in blocks:
@@ -95,17 +87,16 @@ def companions(
 
 
 def pair_counts(
-    user: Int32s, item: Int32s, items: int, window: int | Literal["list"], key: str, *, before: bool = False
+    user: Int32s, item: Int32s, items: int, window: int | Literal["list"], key: str
 ) -> tuple[Doubles, Iterator[Block]]:
     """How often items are taken together.
 
     Args:
-        user, item, window, key, before: as in `companions`.
+        user, item, window, key: as in `companions`.
         items: N.
 
     Returns:
-        c_i [N]; and, for a range of items i at a time, the pairs i, j that were, with c_ij, or twice what of it is of j
-        before i.
+        c_i [N]; and, for a range of items i at a time, the pairs i, j that were, with c_ij.
 
     Raises:
         ConfigError: as in `companions`.
@@ -118,8 +109,6 @@ def pair_counts(
     for step in steps:
         event, _ = _beside(user, item, np.arange(len(item)), step)
         total += np.bincount(item[event], minlength=items) / abs(step)
-    if before:
-        steps = 2 * [step for step in steps if step < 0]
     return total, _within(user, item, items, steps)
 
 

@@ -40,15 +40,13 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     # By user, as in training: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")
     user, item = user[order], item[order]
-    counted: dict[tuple[str, int | Literal["list"], int, bool], Companions] = {}
+    counted: dict[tuple[str, int | Literal["list"], int], Companions] = {}
 
-    def near(
-        table: str, rows: Int32s, window: int | Literal["list"], most: int, key: str, *, before: bool = False
-    ) -> Companions:
+    def near(table: str, rows: Int32s, window: int | Literal["list"], most: int, key: str) -> Companions:
         # Features of one table have the same rows, so counts for one of them hold for all.
-        place = table, window, most, before
+        place = table, window, most
         if place not in counted:
-            counted[place] = companions(user, item, rows != MISSING, window, most, key, before=before)
+            counted[place] = companions(user, item, rows != MISSING, window, most, key)
         return counted[place]
 
     for encoder in queries:
@@ -63,10 +61,7 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
         if isinstance(encoder, CooccurrenceEncoder):
             rows, settings = tables.companions[name], encoder.config
             key = f"features.candidate.{name}.window"
-            found = near(
-                encoder.spec.table, rows, settings.window, settings.max_length, key, before=settings.order == "before"
-            )
-            encoder.connect(found, rows)
+            encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length, key), rows)
         else:
             _connect(encoder, item, tables.audiences[name][user], len(tables.items[name]))
 

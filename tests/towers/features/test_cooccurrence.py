@@ -34,20 +34,17 @@ from towers.training.prefetch import as_tensors
 from towers.training.trainer import Trainer
 
 N = 6
-LIST = {"kind": "cooccurrence", "window": "list"}
 
 
-def slow(lists: list[list[int]], items: int, window: int, before: bool) -> np.ndarray:
+def slow(lists: list[list[int]], items: int, window: int) -> np.ndarray:
     """a_ij, pair by pair."""
-    count, ahead = np.zeros((items, items)), np.zeros((items, items))
+    count = np.zeros((items, items))
     for taken in lists:
         for first, i in enumerate(taken):
             for second, j in enumerate(taken):
                 if i != j and 0 < abs(first - second) <= window:
                     count[i, j] += 1 / abs(first - second)
-                    ahead[i, j] += 2 / (first - second) if second < first else 0
     total = count.sum(axis=1)
-    count = ahead if before else count
     return np.array(
         [[count[i, j] / (total[i] * total[j]) ** 0.5 if count[i, j] else 0 for j in range(items)] for i in range(items)]
     )
@@ -78,24 +75,18 @@ lists_of_items = st.lists(st.lists(st.integers(0, N - 1), max_size=18), min_size
 
 
 @pytest.mark.parametrize("block", [5, 10**6])
-@given(
-    lists_of_items,
-    st.tuples(st.integers(1, 12), st.booleans()) | st.just(("list", False)),
-    st.integers(1, 4),
-    st.sets(st.integers(0, N - 1)),
-)
+@given(lists_of_items, st.integers(1, 12) | st.just("list"), st.integers(1, 4), st.sets(st.integers(0, N - 1)))
 def test_companions_are_those_of_a_slow_loop(
-    block: int, lists: list[list[int]], place: tuple[Any, bool], most: int, unknown: set[int]
+    block: int, lists: list[list[int]], window: Any, most: int, unknown: set[int]
 ) -> None:
-    window, before = place
     user = np.repeat(np.arange(len(lists), dtype=np.int32), [len(each) for each in lists])
     taken = np.array([item for each in lists for item in each], np.int32)
     known = np.array([i not in unknown for i in range(N)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("towers.features.cooccurrence.BLOCK_EVENTS", block)
         patch.setattr("towers.features.cooccurrence.BLOCK_PAIRS", block)
-        found = companions(user, taken, known, window, most, "window", before=before)
-    wanted = (slow_lists(lists, N) if window == "list" else slow(lists, N, window, before)) * known
+        found = companions(user, taken, known, window, most, "window")
+    wanted = (slow_lists(lists, N) if window == "list" else slow(lists, N, window)) * known
     item, value = closest(wanted, most)
     np.testing.assert_allclose(found.closeness, value, rtol=1e-5)
     # Which of equally close ones stay depends on the last bit of a sum.
@@ -207,8 +198,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         DataConfig(split="global_time", valid_share=0.2, test_share=0.0), path / "events.parquet", path / "data"
     )
     prepare.run(DataConfig(split="random", valid_share=0.2), path / "events.parquet", path / "random")
-    ahead = {"kind": "cooccurrence", "window": 2, "max_length": 3, "order": "before"}
-    train.run(world_recipe(ahead=ahead), path / "data", path / "run")
+    train.run(world_recipe(), path / "data", path / "run")
     export.run(path / "run", path / "bundle")
     return path
 
@@ -233,13 +223,12 @@ def test_served_items_are_their_id_and_their_companions(folder: Path) -> None:
     bundle, trained = Bundle.open(folder / "bundle"), load_run(folder / "run")
     parts = [trained.dataset.events(split) for split in ("train", "valid")]
     lists = [[int(i) for part in parts for i in part.item[part.offsets[u] : part.offsets[u + 1]]] for u in range(60)]
-    weights = {False: 2, True: 1}  # near it, and before it
-    beside = {before: zip(*closest(slow(lists, 30, 2, before), 3), strict=True) for before in weights}
+    item, value = closest(slow(lists, 30, window=2), 3)
     table, rows = trained.model.candidate_tower.encoders[0].table.numpy(), trained.tables.items["item_id"]
-    wanted = table[rows[:30]]
-    for before, nearest in beside.items():
-        for i, (item, value) in enumerate(nearest):
-            wanted[i] += weights[before] * sum(a * table[rows[j]] for j, a in zip(item, value, strict=True) if a > 0)
+    wanted = [
+        table[rows[i]] + 2 * sum(a * table[rows[j]] for j, a in zip(item[i], value[i], strict=True) if a > 0)
+        for i in range(30)
+    ]
     names = trained.dataset.items["item_id"].to_list()
     vectors = np.asarray(bundle.item_vectors)
     np.testing.assert_allclose(vectors, [wanted[names.index(i)] for i in bundle.item_names], rtol=1e-4, atol=1e-6)
@@ -263,8 +252,6 @@ def test_it_needs_an_order_and_describes_a_candidate(folder: Path, tmp_path: Pat
     query = parse_config({"features": {"query": {"near": {"kind": "cooccurrence"}}}})
     with pytest.raises(ConfigError, match=r"features\.query\.near\.kind: 'cooccurrence' describes a candidate"):
         train.run(query, folder / "data", tmp_path / "run")
-    with pytest.raises(ConfigError, match=r"features\.candidate\.near\.order: 'list' reads none; name a window in pl"):
-        parse_config({"features": {"candidate": {"near": {**LIST, "order": "before"}}}})
 
 
 def test_lists_train_without_an_order(folder: Path, tmp_path: Path) -> None:
