@@ -92,9 +92,7 @@ class EmbedQuery(StrictBody):
     limited: ClassVar[tuple[str, ...]] = ("history",)
 
     user_id: str | None = Field(
-        None,
-        description="a user; one known to the bundle is answered from the stored vector, one with live events from "
-        "their history if the tower takes one",
+        None, description="a user; answered from the vector in the bundle, or from live events if the tower takes them"
     )
     features: dict[str, Any] | None = Field(None, description="raw features of the query tower by name")
     history: Listed[str] | None = Field(
