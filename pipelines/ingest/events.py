@@ -28,6 +28,7 @@ from towers.config.sections import DataConfig
 from towers.data.events import Int32s
 
 PHASE = "read events"
+TINY = float(np.finfo(np.float32).tiny)  # the least positive float32 of full precision
 
 
 def read_events(
@@ -212,7 +213,10 @@ class _Reader:
         frame = self.rejects.split_off(frame, value.is_null(), path, column, "no weight")
         if dtype != pl.String:
             frame = frame.with_columns(value.cast(pl.Float64))
-        frame = numbers(frame, column, path, self.rejects, "NaN or infinite").with_columns(value.cast(pl.Float32))
+        frame = numbers(frame, column, path, self.rejects, "NaN or infinite")
+        # Rounded to 0, as float32 or by a processor that knows no smaller ones, it would be an impression.
+        tiny = (value > 0) & (value < TINY)
+        frame = frame.with_columns(pl.when(tiny).then(TINY).otherwise(value).cast(pl.Float32).alias(column))
         if self.config.min_weight is not None:
             frame = self._drop(frame, value >= self.config.min_weight, "min_weight")
         return frame

@@ -41,14 +41,14 @@ class EventTypes:
             raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
         if not self._wanted or column is None:
             return None
-        kind = pl.col(column).cast(pl.String)
-        here = set(frame.select(kind.drop_nulls().unique()).to_series())
+        kind = _texts(frame[column])
+        here = set(kind.drop_nulls().unique())
         self._came |= here if len(self._came) < MANY else here & self._wanted
-        return kind.is_in(self._wanted)
+        return pl.lit(kind.is_in(self._wanted))
 
     def codes(self, frame: pl.DataFrame, column: str | None) -> Int32s:
         """The code of each event's type, that of "" for an event without one."""
-        names = pl.repeat("", frame.height, eager=True) if column is None else frame[column].cast(pl.String)
+        names = pl.repeat("", frame.height, eager=True) if column is None else _texts(frame[column])
         return self._codes.encode(names.fill_null(""))
 
     def numbered(self, codes: Int32s | None) -> tuple[tuple[str, ...], Int16s | None]:
@@ -74,3 +74,9 @@ class EventTypes:
         """
         if absent := sorted(self._wanted - self._came):
             raise DataError(f"{path}: data.event_types: no event has the type {absent[0]!r}{self.told()}")
+
+
+def _texts(types: pl.Series) -> pl.Series:
+    """Types as texts; a missing value, which makes floats of whole numbers, must not make other types of them."""
+    texts = types.cast(pl.String)
+    return texts.str.strip_suffix(".0") if types.dtype.is_float() else texts

@@ -43,8 +43,10 @@ class Spool:
             part: NDArray[Any] = np.frombuffer(self._file.read(count * dtype.itemsize), dtype)
             yield part
 
-    def joined(self, dtype: DTypeLike | None = None, scale: float | None = None) -> Any:
+    def joined(self, dtype: DTypeLike | None = None, scale: int | None = None) -> Any:
         """Returns all rows as one array, with a scale multiplied by it and rounded, and gives the file back.
+
+        Whole numbers are multiplied exactly.
 
         Args:
             dtype: of the array; None takes that of the first part.
@@ -52,7 +54,9 @@ class Spool:
         """
         out, end = np.empty(len(self), dtype or self._parts[0][0]), 0
         for part in self:
-            out[end : end + len(part)] = part if scale is None else np.rint(part * scale)
+            if scale is not None:
+                part = np.rint(part * scale) if part.dtype.kind == "f" else part * scale
+            out[end : end + len(part)] = part
             end += len(part)
         self._file.close()
         return out

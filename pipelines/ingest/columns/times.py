@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
-from pipelines.ingest.columns.dates import in_calendar
+from pipelines.ingest.columns.dates import FIRST, LAST, in_calendar, seconds_of
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
 from towers.data.events import Int64s
@@ -28,7 +28,8 @@ OWN_START = 0.1
 # Dates written as numbers, of the years 1900 to 2199, by their digits. As counts since 1970, 8 digits would be seconds
 # of that year, 12 milliseconds of 1976 to 1979, 14 milliseconds after 2500.
 CALENDAR = {8: "%Y%m%d", 12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S"}
-FINER = {"s": ("us", 1e6), "ms": ("us", 1e3), "us": ("ns", 1e3), "ns": ("ns", 1.0)}
+# For times with fractions. Nanoseconds, which 64 bits hold until 2262 only, stay what they are.
+FINER = {"s": ("us", 10**6), "ms": ("us", 10**3), "us": ("us", 1), "ns": ("ns", 1)}
 
 
 class TimeColumn:
@@ -89,7 +90,7 @@ class TimeColumn:
         parsed = _from_iso(value, self.zone) if dates else value.str.strip_chars().cast(pl.Int64, strict=False)
         frame = frame.with_columns(parsed.alias("__time__"))
         if frame["__time__"].null_count() and dates:
-            wrong = "not an ISO-8601 date and time"
+            wrong = "not an ISO-8601 date and time of the years 1 to 9999"
             frame = self.rejects.split_off(frame, pl.col("__time__").is_null(), path, column, wrong)
         elif frame["__time__"].null_count():
             broken = value.str.strip_chars().cast(pl.Float64, strict=False)
@@ -160,7 +161,7 @@ class TimeColumn:
         return frame.with_columns(_in_zone(moment, self.zone).to_physical())
 
     def finish(self, times: Spool) -> Int64s:
-        """Returns all times as int64; if some have fractions, in a finer unit, which `unit` then names."""
+        """Returns all times as int64; if some have fractions, in microseconds or nanoseconds, which `unit` names."""
         scale = None
         if any(dtype.kind == "f" for dtype in times.dtypes):
             self.unit, scale = FINER[self.unit or "s"]
@@ -235,6 +236,9 @@ def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
     # A year of two digits is none: %Y would read the day of 31-12-23 as one.
     text = pl.when(text.str.contains(r"^[+-]?\d{4,}-")).then(text)
     parsed = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
+    # Beyond these years a zone's shift may leave what polars can hold.
+    inside = seconds_of(parsed.to_physical(), pl.Datetime("us")).is_between(FIRST, LAST)
+    parsed = pl.when(inside).then(parsed)
     if zone != "UTC":
         parsed = pl.when(local).then(_in_zone(parsed.dt.replace_time_zone(None), zone)).otherwise(parsed)
     return parsed.to_physical()

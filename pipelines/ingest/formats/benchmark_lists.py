@@ -17,6 +17,7 @@ from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, lines_table
 
 WORD = r"\S+"
+TIME = re.compile(r"[1-9]\d{8,12}")  # seconds or milliseconds since 1970
 COUNT = pl.col("words").list.len()
 
 
@@ -76,14 +77,34 @@ def _not_empty(table: Table) -> Table:
     return replace(table, read=read)
 
 
-def looks_like_pairs(path: Path) -> bool:
-    """Whether each of the first 100 lines holds two words."""
-    with path.open(encoding="utf-8", errors="replace") as handle:
+def kind_of_lists(path: Path, text: Path) -> str:
+    """The format of a .txt file by its first 100 lines: ``pairs`` if each holds two words, else ``lightgcn``.
+
+    Args:
+        path: the file, for messages.
+        text: the same file unpacked.
+
+    Raises:
+        DataError: it is a table: of columns with names, or of users, items and times without.
+    """
+    if header := _table_header(text):
+        remedy = "give --format csv" if re.search(r"[\t,;|]", header) else "remove that line"
+        raise DataError(f"{path}: a table with a header ({header}), not lists of items; {remedy}")
+    with text.open(encoding="utf-8-sig", errors="replace") as handle:
         lines = [line.split() for line, _ in zip(handle, range(100), strict=False) if line.strip()]
-    return bool(lines) and all(len(words) == 2 for words in lines)
+    widths = {len(words) for words in lines}
+    # Items that look like times, too, are ids.
+    timed = widths in ({3}, {4}) and all(map(TIME.fullmatch, (words[-1] for words in lines)))
+    if timed and not all(map(TIME.fullmatch, (words[1] for words in lines))):
+        raise DataError(
+            f"{path}: each line ends like a time ({lines[0][-1]}): a table without a header, not lists of items; put "
+            "a line of names before it (user_id, item_id, …), with tabs or commas between all columns, and give "
+            "--format csv; if it does hold lists, give --format lightgcn"
+        )
+    return "pairs" if widths == {2} else "lightgcn"
 
 
-def table_header(path: Path) -> str:
+def _table_header(path: Path) -> str:
     """The first line of a file if it names a column of users and one of items; else an empty text."""
     with path.open(encoding="utf-8-sig", errors="replace") as handle:
         line = handle.readline(1_000).strip()

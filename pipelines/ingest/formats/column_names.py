@@ -6,7 +6,7 @@ A column that cannot be found is an error with the file's columns and the neares
 import difflib
 import re
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ NAME_IT = (
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd]")  # in a name: a terminal obeys some of them
 MOST_SHOWN, LONGEST_SHOWN = 30, 100  # columns in a message, and letters of one
-TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts"}
+TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts", "dt", "created", "utc"}
 VALUE = re.compile(r"-?\d+([.,]\d+)?$|\d{4}-\d\d-\d\d")  # a number or a date: in a header line no likely name
 LOOKED_AT = 100  # values of a column that may hold times
 # With a word for time in the column's name: seconds or a finer unit since 1970, or a year of four digits.
@@ -83,8 +83,11 @@ def event_roles(path: Path, columns: Sequence[str], wanted: Columns, remedy: str
     Raises:
         DataError: a named column is missing, no user or item column is found, or one column has two roles.
     """
-    found = {role: find(path, columns, role, getattr(wanted, role), remedy) for role in USUAL}
+    named = set(wanted.model_dump().values())
+    found = {role: find(path, columns, role, getattr(wanted, role), remedy, named) for role in USUAL}
     for role in ("user", "item"):
+        if found[role] is None and (column := find(path, columns, role, None)):
+            found[role] = column  # another role's by the recipe, which is told below
         if found[role] is None:
             raise DataError(_not_found(path, columns, role, remedy or NAME_IT.format(role=role)))
     by_column: dict[str, str] = {}
@@ -153,10 +156,17 @@ def role_columns(wanted: Columns, columns: Iterable[str]) -> set[str]:
     return {column for column in columns if column in wanted.model_dump().values() or plain_name(column) in usual}
 
 
-def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, remedy: str = "") -> str | None:
+def find(
+    path: Path,
+    columns: Sequence[str],
+    role: str,
+    wanted: str | None,
+    remedy: str = "",
+    taken: Collection[str | None] = (),
+) -> str | None:
     """Returns the column of a role: the wanted one, else the one with the most common name, else None.
 
-    `remedy` ends the error's message.
+    `remedy` ends the error's message; `taken` are columns that other roles name, of which a common name says nothing.
 
     Raises:
         DataError: the wanted column does not exist.
@@ -168,9 +178,9 @@ def find(path: Path, columns: Sequence[str], role: str, wanted: str | None, reme
         near = difflib.get_close_matches(wanted, free, n=1) or _near(free, role)
         hint = (f"; did you mean {near[0]!r}?" if near else "") + (remedy and f"; {remedy}")
         raise DataError(f"{path}: no column {wanted!r} (data.columns.{role}); it has {shown(columns)}{hint}")
-    plain = {plain_name(column): column for column in reversed(columns)}
+    plain = {plain_name(column): column for column in reversed(columns) if column not in taken}
     # Elsewhere than in Amazon's reviews it may be anything.
-    if plain.keys().isdisjoint(("asin", "reviewerid", "unixreviewtime")):
+    if set(map(plain_name, columns)).isdisjoint(("asin", "reviewerid", "unixreviewtime")):
         plain.pop("overall", None)
     return next((plain[name] for name in USUAL[role] if name in plain), None)
 

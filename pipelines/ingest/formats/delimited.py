@@ -73,15 +73,19 @@ def csv_table(
             yield from parsed(rejects)
 
     def parsed(rejects: Rejects) -> Iterator[pl.DataFrame]:
-        if text.quotes and quote is not None:
+        quoted = text.quotes and quote is not None
+        if quoted:
             rejects.number_by(path, layout.lines)
         done = 0
         if text.valid:
             try:
                 for batch in _polars_csv(layout):
+                    if quoted and _holds_quote(batch, names):
+                        break
                     done += batch.height
                     yield layout.without_blanks(batch)
-                return
+                else:
+                    return
             except pl.exceptions.PolarsError:
                 # Too many fields, or an unclosed quote: polars does not say where, the slow reader does.
                 pass
@@ -199,6 +203,11 @@ def _polars_csv(layout: _Layout) -> Iterator[pl.DataFrame]:
         glob=False,
     )
     yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
+
+
+def _holds_quote(batch: pl.DataFrame, names: Sequence[str]) -> bool:
+    """Whether polars may have joined or shifted cells, as it does at a lone `"`; a doubled one looks like that here."""
+    return bool(batch.select(pl.any_horizontal(pl.col(names).str.contains('"', literal=True).any())).item())
 
 
 def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.DataFrame]:

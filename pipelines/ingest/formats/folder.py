@@ -14,7 +14,7 @@ from pipelines.console import say
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
 from pipelines.ingest.formats import Format
-from pipelines.ingest.formats.benchmark_lists import looks_like_pairs, table_header
+from pipelines.ingest.formats.benchmark_lists import kind_of_lists
 from pipelines.ingest.formats.copies import Copies, bare_name, copied, packed_otherwise
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES
 from pipelines.ingest.formats.partitions import in_reach
@@ -105,11 +105,7 @@ def _kind(events: Path, files: list[Path], copies: Copies) -> str | None:
     if not kinds and _ending(files, JSON) and all(bare_name(path).name in ABOUT for path in texts):
         return "jsonl"
     if not kinds and len(texts) == 1:
-        text = copies.unpacked(texts[0])
-        if header := table_header(text):
-            remedy = "give --format csv" if re.search(r"[\t,;|]", header) else "remove that line"
-            raise DataError(f"{texts[0]}: a table with a header ({header}), not lists of items; {remedy}")
-        return "pairs" if looks_like_pairs(text) else "lightgcn"
+        return kind_of_lists(texts[0], copies.unpacked(texts[0]))
     return kinds[0] if len(kinds) == 1 and kinds[0] != "recbole" else None
 
 
@@ -148,6 +144,13 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
                 f"{_shown(folder, files)}"
             )
         return sorted(zip(splits, found, strict=True), key=lambda pair: SPLITS.index(pair[0]))
+    named = {word: path for path in reversed(found) for word in re.split(r"[-_.]", bare_name(path).stem)}
+    train, test = named.get("train"), named.get("test")
+    if train and test and train != test:
+        raise DataError(
+            f"{folder}: {_shown(folder, [train, test])} would be read as one log, test and all; for a given split "
+            "make each part one file, train.*, test.* and perhaps valid.*; else rename them without these words"
+        )
     if not found or (len(found) > 1 and kind in ("recbole", "pairs", "lightgcn")):
         raise DataError(f"{folder}: expected one file of {kind} events, got {_shown(folder, files)}")
     return [(None, path) for path in found]

@@ -122,7 +122,7 @@ def open_source(
 
 def _open(path: Path, kind: str, *, events: bool, config: DataConfig, copies: Copies, skip: bool) -> Table:
     path, suffix = copies.unpacked(path), bare_name(path).suffix
-    if suffix == ".tsv":
+    if kind == "csv" and suffix == ".tsv":
         table = csv_table(path, separator="\t", skip=skip)
     elif kind == "parquet":
         table = parquet_table(path)

@@ -4,6 +4,7 @@ Text stays text; types come later. A text file is checked before parsing: it is 
 """
 
 import codecs
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -16,10 +17,15 @@ from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
 
+# Looked up by polars whenever it meets a zone that it does not know, such as the +05:30 of pandas: without, it panics.
+# The zone does not matter (`_in_utc`): Parquet stores such times in UTC.
+os.environ.setdefault("POLARS_IGNORE_TIMEZONE_PARSE_ERROR", "1")
+
 Reader = Callable[[Rejects], Iterator[pl.DataFrame]]
 
 BATCH_ROWS = 500_000
 BLOCK_BYTES = 8 << 20
+UNREADABLE = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError)
 # Columns that reading adds internally.
 INTERNAL = frozenset({ROW, "__time__", "__broken__", "__number__"})
 
@@ -71,18 +77,28 @@ def parquet_table(path: Path) -> Table:
     try:
         names = bare.collect_schema().names()
         rows = int(bare.select(pl.len()).collect().item())
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except UNREADABLE as error:
         raise _unreadable(path, error) from None
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         frame = pl.scan_parquet(path, row_index_name=ROW, row_index_offset=1, glob=False)
         try:
             for batch in frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True):
+                batch = batch.with_columns(pl.col(name).cast(dtype) for name, dtype in _in_utc(batch.schema))
                 yield batch.with_columns(map(plain_numbers, batch.select(cs.decimal())))
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except UNREADABLE as error:
             raise _unreadable(path, error) from None
 
     return Table(path, tuple(names), rows, read, typed=True)
+
+
+def _in_utc(schema: pl.Schema) -> Iterator[tuple[str, pl.DataType]]:
+    """Yields the columns of dates, or lists of them, in a zone that is an offset, which polars cannot write as text."""
+    for name, dtype in schema.items():
+        inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+        if isinstance(inner, pl.Datetime) and (inner.time_zone or "").startswith(("+", "-")):
+            utc = pl.Datetime(inner.time_unit, "UTC")
+            yield name, utc if inner is dtype else pl.List(utc)
 
 
 def plain_numbers(values: pl.Series) -> pl.Series:
@@ -95,8 +111,10 @@ def plain_numbers(values: pl.Series) -> pl.Series:
     return short if short.null_count() == values.null_count() else values.cast(pl.Int128)
 
 
-def _unreadable(path: Path, error: Exception) -> DataError:
+def _unreadable(path: Path, error: BaseException) -> DataError:
     reason = str(error).strip().splitlines()[0]
+    if isinstance(error, pl.exceptions.PanicException):
+        return DataError(f"{path}: a column of a type that polars cannot read; leave it out or convert it: {reason}")
     return DataError(f"{path}: not a whole Parquet file (truncated, altered or of another format): {reason}")
 
 

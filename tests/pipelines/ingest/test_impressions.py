@@ -4,6 +4,8 @@ import random
 from collections import defaultdict
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 
 from pipelines.dataset.dataset import Dataset
@@ -130,6 +132,18 @@ def test_events_that_are_all_impressions_are_refused(tmp_path: Path, weights: tu
         prepared(source, tmp_path / "out")
     source.write_text(source.read_text().replace("Score", "log_p"))
     assert prepared(source, tmp_path / "out").manifest.weighted is False
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("weight", [1e-320, 1e-46, 1e-40])
+def test_a_weight_above_0_is_no_impression_however_small(tmp_path: Path, suffix: str, weight: float) -> None:
+    frame = pl.DataFrame({"user": ["u", "v", "w"], "item": ["a", "b", "c"], "weight": [weight, -weight, 2.5]})
+    path = tmp_path / f"e.{suffix}"
+    frame.write_csv(path) if suffix == "csv" else frame.write_parquet(path)
+    data = prepared(path, tmp_path / "out", valid_share=0, test_share=0)
+    train = data.events("train").weight
+    assert train is not None and sorted(train.tolist()) == [float(np.finfo(np.float32).tiny), 2.5]
+    assert len(data.events("train-impressions")) == 1
 
 
 def test_impressions_alone_are_nothing_to_train_on(tmp_path: Path) -> None:

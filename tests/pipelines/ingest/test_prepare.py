@@ -163,6 +163,36 @@ def test_a_missing_column_names_the_file_its_columns_and_the_nearest(
 
 
 @pytest.mark.parametrize(
+    ("header", "columns", "roles"),
+    [
+        ("user,event,x", Columns(item="event"), {"user": "user", "item": "event"}),
+        ("user,event,action", Columns(item="event"), {"user": "user", "item": "event", "type": "action"}),
+        ("uid,user_id,x", Columns(item="user_id"), {"user": "uid", "item": "user_id"}),
+        ("user,item,date", Columns(weight="date"), {"user": "user", "item": "item", "weight": "date"}),
+        ("user,asin,overall", Columns(item="asin"), {"user": "user", "item": "asin", "weight": "overall"}),
+    ],
+)
+def test_a_column_that_the_recipe_maps_has_no_other_role_by_its_name(
+    tmp_path: Path, header: str, columns: Columns, roles: dict[str, str]
+) -> None:
+    assert prepared(tmp_path, f"{header}\n1,2,3\n4,5,6\n", columns=columns).manifest.roles == roles
+
+
+@pytest.mark.parametrize(
+    ("header", "columns", "roles"),
+    [
+        ("user,event,x", Columns(item="event", type="event"), "item and .type"),
+        ("user_id,film,x", Columns(item="user_id"), "user and .item"),
+    ],
+)
+def test_a_column_of_two_roles_is_refused(tmp_path: Path, header: str, columns: Columns, roles: str) -> None:
+    with pytest.raises(DataError) as caught:
+        prepared(tmp_path, f"{header}\n1,2,3\n", columns=columns)
+    column = header.split(",")[roles.startswith("item")]
+    assert str(caught.value) == (f"{tmp_path / 'events.csv'}: column {column!r} cannot be both data.columns.{roles}")
+
+
+@pytest.mark.parametrize(
     ("settings", "message"),
     [
         ({"event_types": ("buy",)}, "data.event_types is set, but no column of types"),
@@ -185,6 +215,7 @@ def test_a_setting_that_the_file_cannot_serve_is_refused(
     [
         (pl.Series([True, None, False]), ("false", "true")),
         (pl.Series([3, None, 20]), ("20", "3")),
+        (pl.Series([3.0, None, 20.5]), ("20.5", "3")),
         (pl.Series(["x", None, "y"], dtype=pl.Enum(["y", "x"])), ("x", "y")),
         (pl.Series(["x", None, "y"], dtype=pl.Categorical), ("x", "y")),
         (pl.Series([date(2026, 11, 2), None, date(2026, 11, 1)]), ("2026-11-01", "2026-11-02")),
@@ -196,6 +227,18 @@ def test_types_of_events_are_kept_as_text(tmp_path: Path, values: pl.Series, typ
     frame = pl.DataFrame({"user": ["u1", "u2", "u3"], "item": ["a", "b", "a"], "action": values})
     frame.write_parquet(tmp_path / "e.parquet")
     assert prepare.run(DataConfig(), tmp_path / "e.parquet", tmp_path / "out").event_types == types
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_number_is_one_type_in_files_with_and_without_a_missing_one(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "log").mkdir()
+    for name, types in (("a", pl.Series([1, 2])), ("b", pl.Series([1.0, None]))):
+        frame = pl.DataFrame({"user": [f"{name}1", f"{name}2"], "item": ["i", "j"], "action": types})
+        path = tmp_path / "log" / f"{name}.{suffix}"
+        frame.write_parquet(path) if suffix == "parquet" else frame.write_ndjson(path)
+    config = DataConfig(event_types=("1",), valid_share=0, test_share=0)
+    manifest = prepare.run(config, tmp_path / "log", tmp_path / "out")
+    assert (manifest.event_types, manifest.events["train"], manifest.dropped) == (("1",), 2, {"event_types": 2})
 
 
 def test_event_types_that_match_nothing_list_those_there_are(tmp_path: Path) -> None:
@@ -277,6 +320,26 @@ def test_a_failure_leaves_nothing_and_keeps_what_was_there(tmp_path: Path) -> No
     assert sorted(path.name for path in tmp_path.iterdir()) == ["events.csv", "out"]
 
 
+@pytest.mark.parametrize("side", ["events", "items", "users"])
+@pytest.mark.parametrize("place", ["file", "folder", "link"])
+def test_an_output_that_holds_what_is_read_is_not_replaced(tmp_path: Path, side: str, place: str) -> None:
+    data = prepared(tmp_path)
+    texts = {"events": EVENTS, "items": "item_id,x\na,1\nb,2\nc,3\n", "users": "user_id,y\nu1,1\nu2,2\nu3,3\n"}
+    folder = data.path / "raw" if side == "events" else data.path
+    folder.mkdir(exist_ok=True)
+    inside = folder / f"{side}.csv"
+    inside.write_text(texts[side], encoding="utf-8")
+    (tmp_path / "link").symlink_to(data.path)
+    given = {"file": inside, "folder": folder, "link": tmp_path / "link" / inside.relative_to(data.path)}[place]
+    if place == "folder" and side != "events":
+        given = folder  # the output itself
+    with pytest.raises(OutputExistsError) as caught:
+        inputs = {"events": tmp_path / "events.csv", side: given}
+        prepare.run(DataConfig(), out=data.path, overwrite=True, **inputs)
+    assert str(caught.value) == f"{data.path} is or holds what this command reads ({given}); name another --out"
+    assert inside.read_text(encoding="utf-8") == texts[side]
+
+
 def test_the_manifest_has_no_path_and_counts_every_file(tmp_path: Path) -> None:
     data = prepared(tmp_path)
     text = (data.path / "dataset.json").read_text()
@@ -298,6 +361,10 @@ def test_arrays_have_the_types_of_the_contract(tmp_path: Path) -> None:
         ("bought", "2020-01-0{}", "if 'bought' holds the times: --config default --set data.columns.time=bought"),
         ("buy day", "0{}/01/2020", "if 'buy day' holds the times: --config default --set 'data.columns.time=buy day'"),
         ("at ts", "160000000{}", "if 'at ts' holds the times: --config default --set 'data.columns.time=at ts'"),
+        ("dt", "2026010{}", "if 'dt' holds the times: --config default --set data.columns.time=dt"),
+        ("created", "160000000{}", "if 'created' holds the times: --config default --set data.columns.time=created"),
+        ("utc", "160000000{}", "if 'utc' holds the times: --config default --set data.columns.time=utc"),
+        ("dt", "0.{}", None),
         ("watch_time", "3{}", None),
         ("time_of_day", "noon {}", None),
         ("device", "tv{}", None),

@@ -87,4 +87,11 @@ def test_a_spool_gives_back_what_it_got(parts: list[list[float]]) -> None:
         spool.append(np.array(part, np.int64 if all(isinstance(each, int) for each in part) else np.float64))
     assert len(spool) == sum(map(len, parts))
     whole = [each for part in parts for each in part]
-    assert spool.joined(np.int64, 1_000.0).tolist() == [round(each * 1_000.0) for each in whole]
+    assert spool.joined(np.int64, 1_000).tolist() == [round(each * 1_000.0) for each in whole]
+
+
+def test_a_spool_keeps_every_digit_of_whole_numbers_beside_fractions() -> None:
+    spool, whole = Spool(None), 1_700_000_000_000_000_001
+    spool.append(np.array([whole]))
+    spool.append(np.array([0.5, 1.5]))
+    assert spool.joined(np.int64, 1).tolist() == [whole, 0, 2]

@@ -1,5 +1,6 @@
 """Times in one unit and one zone: mixed magnitudes, dates written as numbers, times that name no zone."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -22,7 +23,7 @@ ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
 SECOND = 1_700_000_000
 
 
-def times_of(folder: Path, cells: list[object], **config: object) -> list[int]:
+def times_of(folder: Path, cells: list[object] | pl.Series, **config: object) -> list[int]:
     """The times that `prepare` stores for one user's events, in the order of the cells."""
     rows = pl.DataFrame({"user": ["u"] * len(cells), "item": [f"i{n}" for n in range(len(cells))], "time": cells})
     rows.write_parquet(folder / "e.parquet")
@@ -367,3 +368,57 @@ def test_milliseconds_of_the_log_s_own_start_that_look_later_than_now_name_the_s
     assert "mend their times or data.time_unit, or leave them out" in capsys.readouterr().err
     times_of(tmp_path, cells, time_unit="ms")
     assert "warning" not in capsys.readouterr().err
+
+
+def test_a_zone_of_parquet_that_polars_does_not_know_is_read(tmp_path: Path) -> None:
+    """As pandas writes the times of "2024-01-31T10:00:00+05:30"."""
+    moments = pl.Series(["2024-01-31T04:30:00", "2024-01-31T04:30:01"]).str.to_datetime(time_zone="UTC")
+    here = moments.dt.convert_time_zone("+05:30")
+    assert times_of(tmp_path, here) == moments.to_physical().to_list()
+    path = tmp_path / "e.parquet"
+    seen = pl.DataFrame({"user": ["u", "u"], "item": ["a", "b"], "x": here, "seen": here.reshape((2, 1)).arr.to_list()})
+    seen.write_parquet(path)
+    prepare.run(ALL_TRAIN, path, tmp_path / "out", overwrite=True)
+    context = Dataset.open(tmp_path / "out").context("train")
+    assert context is not None
+    assert context.select("x", "seen").collect().rows() == [
+        (1706675400, ["2024-01-31 04:30:00.000000+00:00"]),
+        (1706675401, ["2024-01-31 04:30:01.000000+00:00"]),
+    ]
+
+
+def test_a_type_of_parquet_at_which_polars_panics_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = pl.Series([datetime(2024, 1, 31, tzinfo=UTC)]).dt.convert_time_zone("+05:30")
+    path = tmp_path / "e.parquet"
+    pl.DataFrame({"user": ["u"], "item": ["a"], "time": here}).write_parquet(path)
+    monkeypatch.delenv("POLARS_IGNORE_TIMEZONE_PARSE_ERROR")
+    told = f"{path}: a column of a type that polars cannot read; leave it out or convert it: called `Result::unwrap"
+    with pytest.raises(DataError, match="^" + re.escape(told)):
+        prepare.run(ALL_TRAIN, path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+@pytest.mark.parametrize(
+    "text",
+    ["+262142-12-31T23:59:59", "-262143-01-01T00:00:00", "+10000-01-01T00:00:00Z", "0000-12-31T23:59:59"],
+)
+def test_a_text_outside_the_calendar_is_a_bad_row_in_every_zone(tmp_path: Path, zone: str, text: str) -> None:
+    with pytest.raises(DataError) as caught:
+        times_of(tmp_path, ["2026-07-01", text], time_zone=zone)
+    assert str(caught.value) == (
+        f"{tmp_path / 'e.parquet'}, row 2, column 'time': not an ISO-8601 date and time of the years 1 to 9999, got "
+        f"{text!r}; --on-bad-rows skip leaves such rows out"
+    )
+
+
+@pytest.mark.parametrize("text", ["0001-01-01T00:00:00", "9999-12-31T23:59:59.5"])
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York"])
+def test_the_ends_of_the_calendar_are_times_in_every_zone(tmp_path: Path, zone: str, text: str) -> None:
+    (time,) = times_of(tmp_path, [text], time_zone=zone)
+    assert abs(time - micros(datetime.fromisoformat(text).replace(tzinfo=UTC))) < 86_400 * 10**6
+
+
+def test_a_fraction_of_a_microsecond_leaves_the_times_of_other_rows(tmp_path: Path) -> None:
+    late = 13_569_465_600_000_000  # of the year 2400
+    assert times_of(tmp_path, [1_700_000_000_000_000.5, late + 2.0]) == [1_700_000_000_000_000, late + 2]
+    assert Dataset.open(tmp_path / "out").manifest.time_unit == "us"

@@ -1,5 +1,6 @@
 """Which files a path means: files beside a file, lone lists, other separators, upper-case endings, reserved names."""
 
+import csv
 import gzip
 import re
 from datetime import date
@@ -8,9 +9,13 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
 
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
+from pipelines.ingest.formats.delimited import csv_table
+from pipelines.ingest.formats.rejects import ROW, Rejects
 from tests.support.worlds.prepared import opened, pairs
 from towers.config.sections import DataConfig
 
@@ -363,3 +368,83 @@ def test_a_file_without_a_line_of_names_is_told_from_one_with_other_names(
     with pytest.raises(DataError, match=message) as caught:
         opened(tmp_path, tmp_path / name, format="csv")
     assert "did you mean" not in str(caught.value)
+
+
+CELL = st.sampled_from(["a", "", '5"', '"5"', 'x""', '30" z', '"say ""hi"""', '"a, b"', '"a\nb"', '"a, 5"""', '""'])
+INCHES = [('"Frame, oak"', '20"', '30"', "red"), ('"Frame, ash"', '24"', '36"', "blue"), ('"S, pine"', '9"', '8"', "")]
+
+
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(rows=st.lists(st.tuples(CELL, CELL, CELL, CELL), min_size=1, max_size=8), batch=st.sampled_from([2, 100]))
+@example(rows=INCHES, batch=100)
+@example(rows=[("a", '"say ""hi"""', '5" z', "plain")] * 6, batch=2)
+def test_quotes_are_read_as_python_s_csv_reads_them(tmp_path: Path, rows: list[tuple[str, ...]], batch: int) -> None:
+    path = tmp_path / "e.csv"
+    path.write_text("a,b,c,d\n" + "".join(",".join(row) + "\n" for row in rows), encoding="utf-8")
+    with path.open(encoding="utf-8", newline="") as handle:
+        wanted = [tuple(value or None for value in record) for record in csv.reader(handle, strict=True)][1:]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipelines.ingest.formats.delimited.BATCH_ROWS", batch)
+        found = [row for each in csv_table(path).read(Rejects(skip=False)) for row in each.drop(ROW).rows()]
+    assert found == wanted
+
+
+def test_inches_in_items_stay_in_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user_id,item_id\nu1,i0\nu2,i1\nu3,i2\n", encoding="utf-8")
+    lines = ["item_id,title,width,height,color", *(f"i{n},{','.join(row)}" for n, row in enumerate(INCHES))]
+    (tmp_path / "items.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    items = opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "items.csv").items
+    assert items.select("item_id", "title", "width", "height", "color").sort("item_id").rows() == [
+        ("i0", "Frame, oak", '20"', '30"', "red"),
+        ("i1", "Frame, ash", '24"', '36"', "blue"),
+        ("i2", "S, pine", '9"', '8"', None),
+    ]
+
+
+@pytest.mark.parametrize("cells", ["u{n} i{n} 17000000{n}", "u{n}\ti{n}\t5\t17000000{n}000"])
+def test_a_table_without_a_header_whose_lines_end_in_times_is_no_lists(tmp_path: Path, cells: str) -> None:
+    path = tmp_path / "clicks.txt"
+    path.write_text("".join(cells.format(n=n) + "\n" for n in range(10, 100)), encoding="utf-8")
+    last = cells.format(n=10).split()[-1]
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, path)
+    assert str(caught.value) == (
+        f"{path}: each line ends like a time ({last}): a table without a header, not lists of items; put a line of "
+        "names before it (user_id, item_id, …), with tabs or commas between all columns, and give --format csv; if it "
+        "does hold lists, give --format lightgcn"
+    )
+    assert ("u10", last) in pairs(opened(tmp_path, path, format="lightgcn"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "u1 1700000001 1700000002\nu2 1700000003 1700000001\n",  # long ids, not times
+        "u1 a 1700000001\nu2 b c\n",
+        "u1 a 1700000001\nu2 b c 1700000001\n",
+        "u1 a 17000000\nu2 b 17000001\n",
+        "u1 a 0439893577\nu2 b 0439893577\n",  # ISBNs
+        "u1 a b c 1700000001\nu2 a b c 1700000002\n",
+    ],
+)
+def test_lists_whose_items_are_long_numbers_stay_lists(tmp_path: Path, text: str) -> None:
+    (tmp_path / "lists.txt").write_text(text, encoding="utf-8")
+    data = opened(tmp_path, tmp_path / "lists.txt")
+    wanted = [(user, item) for user, *items in map(str.split, text.splitlines()) for item in items]
+    assert data.manifest.source.format == "lightgcn" and pairs(data) == sorted(wanted)
+
+
+@pytest.mark.parametrize(
+    ("format", "text"),
+    [
+        ("pairs", "u1\ta\nu2\tb\n"),
+        ("lightgcn", "u1\ta\nu2\tb\n"),
+        ("recbole", "user_id:token\titem_id:token\nu1\ta\nu2\tb\n"),
+        ("jsonl", '{"user": "u1", "item": "a"}\n{"user": "u2", "item": "b"}\n'),
+    ],
+)
+def test_a_format_that_is_given_counts_for_every_ending(tmp_path: Path, format: str, text: str) -> None:
+    for name in ("p.tsv", "p.dat"):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+        data = opened(tmp_path, tmp_path / name, format=format)
+        assert (data.manifest.source.format, pairs(data)) == (format, EVENTS)

@@ -190,3 +190,33 @@ def test_given_items_take_the_place_of_packed_ones(tmp_path: Path) -> None:
     source = folder_of(tmp_path, {**csvs("events.csv"), "items.csv.zst": "packed"})
     (tmp_path / "items.csv").write_text("item_id,colour\na,red\n")
     assert opened(tmp_path, source, items=tmp_path / "items.csv").items["colour"].to_list() == ["red"]
+
+
+@pytest.mark.parametrize(
+    ("names", "train", "test"),
+    [
+        (("train-00000-of-00001", "test-00000-of-00001"), "train-00000-of-00001", "test-00000-of-00001"),
+        (("train-0", "train-1", "validation-0", "test-0"), "train-0", "test-0"),
+        (("ml_train", "ml_test"), "ml_train", "ml_test"),
+        (("part=1/ml.train.2020", "part=2/ml.test.2020"), "part=1/ml.train.2020", "part=2/ml.test.2020"),
+    ],
+)
+def test_parts_of_a_split_under_other_names_are_not_read_as_one_log(
+    tmp_path: Path, names: tuple[str, ...], train: str, test: str
+) -> None:
+    source = folder_of(tmp_path, csvs(*(f"{name}.csv" for name in names)))
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, source)
+    assert str(caught.value) == (
+        f"{source}: {train}.csv, {test}.csv would be read as one log, test and all; for a given split make each part "
+        "one file, train.*, test.* and perhaps valid.*; else rename them without these words"
+    )
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("ml_train_1", "ml_train_2"), ("latest_0", "training_0"), ("train_test_0", "train_test_1"), ("my_test", "more")],
+)
+def test_names_that_are_no_parts_of_a_split_are_one_log(tmp_path: Path, names: tuple[str, ...]) -> None:
+    source = folder_of(tmp_path, csvs(*(f"{name}.csv" for name in names)))
+    assert pairs(opened(tmp_path, source)) == [("u0", "a"), ("u1", "a")]
