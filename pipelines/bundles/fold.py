@@ -6,7 +6,7 @@ replays only later ones.
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,10 +69,10 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
     # Events that the prior already counted in its own data must not count twice.
     until = -1 if prior is None or prior.until is None else prior.until
     trained = _as_in_training(opened, events)
-    taken = Counter(event.item_id for number, event in trained if number > counted and event.time > until)
+    later = [event for number, event in trained if number > counted and event.time > until]
     view = recaller.catalogue.live.view
     seen = len(open_array(bundle, SEEN_ITEMS, np.int32, (None,)))
-    folded = _write(opened, view, taken, held, out, overwrite=overwrite)
+    folded = _write(opened, view, later, held, out, overwrite=overwrite)
     if dropped := seen - len(open_array(out, SEEN_ITEMS, np.int32, (None,))):
         say(f"of deleted items: {amount(dropped, 'seen events')} left out, which no history and no exclusion holds now")
     items = f"{amount(folded.items, 'items')} (before: {opened.manifest.items:,})"
@@ -107,7 +107,7 @@ def _as_in_training(bundle: Bundle, events: Sequence[tuple[int, UserEvent]]) -> 
 
 
 def _write(
-    bundle: Bundle, view: OverlayView, taken: Mapping[str, int], live: LiveInfo, out: Path, *, overwrite: bool
+    bundle: Bundle, view: OverlayView, later: Sequence[UserEvent], live: LiveInfo, out: Path, *, overwrite: bool
 ) -> Manifest:
     """Writes the bundle's rows in order: changed ones in place, new ones at the end, without the deleted ones."""
     names, base = bundle.item_names, view.base
@@ -149,7 +149,7 @@ def _write(
         training=manifest.training,
         vectors=manifest.vectors,
         live=live,
-        **_prior_with_events(bundle, ids, taken),
+        **_prior_with_events(bundle, ids, later),
         segmented_by=manifest.segmented_by,
         popular_segments=_segments(bundle, row_of),
         profiles=bundle.profiles,
@@ -169,17 +169,23 @@ def _seen(bundle: Bundle, kept: NDArray[np.bool_], row_of: Rows) -> tuple[Rows, 
     return np.concatenate([[0], np.cumsum(there)])[offsets], row_of[items[there]], types
 
 
-def _prior_with_events(bundle: Bundle, ids: pl.Series, taken: Mapping[str, int]) -> dict[str, Any]:
+def _prior_with_events(bundle: Bundle, ids: pl.Series, later: Sequence[UserEvent]) -> dict[str, Any]:
     """Adds later events to the prior and the popular counts; each counts as much as the window's mean event.
 
     Args:
         bundle: the old bundle.
         ids: [N] ids of the new bundle.
-        taken: how often each item was taken since.
+        later: the events since.
     """
     prior = bundle.manifest.prior
     if prior is None or bundle.item_prior is None:
         return {}
+    there_now = set(ids)
+    counted = [event for event in later if event.item_id in there_now]
+    taken = Counter(event.item_id for event in counted)
+    # Not `until`, by which the next fold leaves out events: one that arrives late may be older than these.
+    times = [event.time for event in counted] + ([] if prior.folded_until is None else [prior.folded_until])
+    prior = prior.model_copy(update={"folded_until": max(times, default=None)})
     known = np.array([bundle.item_rows.get(item_id, -1) for item_id in ids], np.int64)
     there = known >= 0
     more = prior.event_weight * np.array([taken.get(item_id, 0) for item_id in ids], np.float64)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.bundles.requirement import gate
+from pipelines.bundles.requirement import GATE, gate
 from pipelines.console import amount, phases, progress, say
+from pipelines.errors import GateError
 from pipelines.service.verify import PROBE, VERIFY, probed, refuse_changed, verify
 from serving.bundle.active import ACTIVE, checked_name
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
@@ -20,6 +21,7 @@ from serving.errors import BundleError
 from serving.service.store import MissingError, Store, refuse_partial
 
 UPLOAD = "upload"
+LOCAL = ("file", "local")  # schemes of fsspec
 
 
 def publish(bundle: Path, url: str, name: str | None = None, override: str | None = None) -> str:
@@ -96,10 +98,26 @@ class StoredRoot:
         Raises:
             BundleError: the bundle is not in the store, or not whole.
             StoreError: the store cannot be read.
+            GateError: see `refuse_gate`.
         """
+        refuse_gate(self._store)
         manifest = read_manifest(self.versions.path(name))
         refuse_partial(self._store, name, manifest, self._store.objects(name))
         yield described(name, manifest)
+
+
+def refuse_gate(store: Store) -> None:
+    """Refuses the URL of a directory of this machine that has a gate, which only the root's path asks.
+
+    Raises:
+        GateError: it has one.
+        StoreError: the store cannot be read.
+    """
+    scheme, _, path = store.url.partition("://")
+    if scheme.rpartition("::")[2] in LOCAL:
+        with suppress(MissingError):
+            store.read(GATE)
+            raise GateError(f"{store.place(GATE)}: this root has a gate; name the root by its path, {path}")
 
 
 @contextmanager

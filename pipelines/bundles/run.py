@@ -1,6 +1,8 @@
 """A finished run of `towers train`, read back."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,16 +52,17 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
     """Reads a finished run and its data set, from where the run expects it or from another place.
 
     Raises:
-        DataError: a part is missing, or the data set is not the one it was trained on.
+        DataError: a part is missing or damaged, or the data set is not the one it was trained on.
     """
     if not (run / "summary.json").is_file():
         raise DataError(f"{run}: not a finished run (no summary.json); `towers train --out {run}` makes one")
-    summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
-    # Relative to the run, so both may move together.
-    place = dataset_path or (run / summary["dataset_path"]).resolve()
+    with _whole(run / "summary.json"):
+        summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+        # Relative to the run, so both may move together.
+        place, wanted = dataset_path or (run / summary["dataset_path"]).resolve(), summary["dataset"]
     if dataset_path is None and not (place / DATASET_FILE).is_file():
         raise DataError(f"{run}: expects its data set at {place}, and none is there; --dataset names another place")
-    dataset, wanted = Dataset.open(place), summary["dataset"]
+    dataset = Dataset.open(place)
     if (found := dataset.manifest.fingerprint) != wanted:
         reason = "it was prepared again since, or is another one"
         if wanted in dataset.manifest.before_forget:
@@ -67,7 +70,8 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
         raise DataError(f"{place}: fingerprint {found[:12]}, but {run} was trained on {wanted[:12]}; {reason}")
     refuse_changes(dataset)
     config = load_config(run / "config.toml")
-    learnt = load_features(run)
+    with _whole(run / "features.json"):
+        learnt = load_features(run)
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, dataset, None)
     connect_graphs(model, tables, [dataset.events(split) for split in KNOWN_SPLITS[: 2 if config.data.refit else 1]])
@@ -78,6 +82,16 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
     model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return Run(run, config, summary, dataset, model, tables)
+
+
+@contextmanager
+def _whole(file: Path) -> Iterator[None]:
+    """Names a file of a run in which a key or a value is missing, or which is no JSON."""
+    try:
+        yield
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+        told = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise DataError(f"{file}: damaged ({told}); `towers train --overwrite` makes the run again") from None
 
 
 def _constants(features: dict[str, Any]) -> dict[str, tf.Tensor]:

@@ -31,6 +31,7 @@ Figures = dict[str, Any]
 PHASE = "intervals"
 EVERY = {name: name for name in metrics.METRICS}
 SMALL = 100  # users: below it a slice's interval is wide, and the report says so
+MOST_K = 10**12  # length of lists: beyond any catalogue, and far below what an int64 holds
 LIST_RESAMPLES = 100
 INTERVAL = f"{LEVEL:.0%} normal, by the standard error of {LIST_RESAMPLES} of these resamples"
 NOVELTY, POPULARITY = "novelty", "popularity"
@@ -44,6 +45,12 @@ OF_LISTS = {
 }
 # Name of a figure that is a mean -> the column that counts what it is a mean of.
 COUNTS = {NOVELTY: PLACES, POPULARITY: PLACES, SIMILARITY: ALIKE}
+
+
+def is_length(text: str) -> bool:
+    """Whether a text is a length of lists, the K of METRIC@K: a whole number from 1 to `MOST_K`."""
+    # By its digits first: `int` refuses thousands of them.
+    return text.isascii() and text.isdecimal() and len(text) <= len(str(MOST_K)) and 1 <= int(text) <= MOST_K
 
 
 def figures(

@@ -113,8 +113,9 @@ def templates(*packages: str) -> Environment:
 
 
 def cell(value: object) -> str:
-    """Returns a value as a cell of a Markdown table: in one line, with no | that would end the cell."""
-    return " ".join(str(value).replace("\\", "\\\\").replace("|", "\\|").splitlines())
+    """Returns a value as a cell of a Markdown table: in one line, with no | that would end the cell, and no HTML."""
+    text = str(value).replace("&", "&amp;").replace("<", "&lt;")
+    return " ".join(text.replace("\\", "\\\\").replace("|", "\\|").splitlines())
 
 
 def rendered(kind: Literal["html", "md"], about: Mapping[str, Any]) -> str:

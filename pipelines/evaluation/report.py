@@ -22,7 +22,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import PHASE as PAGE
 from pipelines.evaluation.exhibits import exhibits
-from pipelines.evaluation.figures import INTERVAL, numbers
+from pipelines.evaluation.figures import INTERVAL, MOST_K, numbers
 from pipelines.evaluation.findings import PHASE as FINDINGS
 from pipelines.evaluation.findings import Check, checks, look, score_findings
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
@@ -30,7 +30,7 @@ from pipelines.evaluation.page import about_recall, write
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.evaluation.report_json import PER_USER, REPORT
+from pipelines.evaluation.report_json import PER_USER, REPORT, refuse_changed
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
 from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
@@ -94,13 +94,16 @@ def run(
 
     Raises:
         BundleError: the bundle is damaged or was trained on other data.
-        DataError: the data set is damaged, has no test events or not such a column; an option of the protocol does not
-            fit it; or the service cannot be asked, or answers from another model.
+        DataError: a k is wrong; the data set is damaged, has no test events or not such a column; an option of the
+            protocol does not fit it; the service cannot be asked, or answers from another model; or another command
+            changes the bundle meanwhile.
         OutputExistsError: REPORT exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=REPORT)
     if min(ks, default=0) < 1:
         raise DataError(f"--k: lengths of lists are at least 1, and at least one is needed; got {list(ks)}")
+    if max(ks) > MOST_K:
+        raise DataError(f"--k: lengths of lists are at most {MOST_K:,}; got {list(ks)}")
     data, manifest = Dataset.open(dataset), read_manifest(bundle)
     longest = min(max(ks), data.manifest.items)  # a longer list costs memory and time, and holds no more
     similarity = manifest.is_similarity
@@ -114,8 +117,10 @@ def run(
     chosen = () if similarity else (choice.PHASE,)
     drawn = (CURVE, PAGE) if manifest.index is not None and manifest.index.kind == "scann" else (PAGE,)
     phases("report", VERIFY, *chosen, item_knn.PHASE, EVALUATE, figures.PHASE, FINDINGS, *drawn)
+    # Before the bundle is opened, and compared at the end, so that it is that of what is measured.
+    digest = bundle_digest(bundle)
     (opened,) = open_inputs([bundle], data)
-    provenance = _provenance(opened, data)
+    provenance = _provenance(opened, digest, data)
     if similarity:
         return similarity_report.run(
             opened, data, out, provenance, ks=ks, slices=slices, maps=maps, overwrite=overwrite
@@ -169,6 +174,7 @@ def run(
     about: dict[str, Any] = {"user_id": data.users["user_id"].gather(held.users)} if user_ids else {}
     about |= {**trained.about(held), "stored_vector": served.query_rows[held.users] >= 0}
     users = figures.user_table(about, evaluation, [*parts, new])
+    refuse_changed(bundle, digest)
     write(out, content, about_recall(content), shown, {PER_USER: users}, overwrite=overwrite)
     _show(content, dataset, out)
     return content
@@ -186,14 +192,14 @@ def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     say(f"{out / 'report.html'}: plots, slices and examples; open it in a browser")
 
 
-def _provenance(bundle: Bundle, data: Dataset) -> dict[str, Any]:
+def _provenance(bundle: Bundle, digest: str, data: Dataset) -> dict[str, Any]:
     index = bundle.manifest.index
     return {
         "schema_version": SCHEMA_VERSION,
         "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "bundle": {
             "model_version": bundle.manifest.model_version,
-            "digest": bundle_digest(bundle.path),
+            "digest": digest,
             "dimension": bundle.manifest.dimension,
             "metric": bundle.manifest.metric,
             "vectors": bundle.manifest.vectors,

@@ -7,6 +7,7 @@ from typing import Any
 
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
+from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import DIGEST, json_digest
 
 REPORT, PER_USER, PER_ITEM = "report.json", "per_user.parquet", "per_item.parquet"
@@ -47,6 +48,20 @@ def read_report(directory: Path) -> dict[str, Any]:
         if digest_of(table) != digest:
             raise DataError(f"{table}: altered since {REPORT} was written; {again}")
     return content
+
+
+def refuse_changed(bundle: Path, digest: str) -> None:
+    """Refuses a report of a bundle that has changed since its digest was taken: it would pass for one of the new.
+
+    Raises:
+        DataError: it has another digest now, also where it only has another index.
+        BundleError: there is none.
+    """
+    if (now := bundle_digest(bundle)) != digest:
+        raise DataError(
+            f"{bundle}: was {digest[:12]} when the report began, and is {now[:12]}; another command, such as `towers "
+            "index`, has changed it meanwhile; nothing was written: run `towers report` again"
+        )
 
 
 def protocol_of(content: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 Lists are ``[Q, k]`` item numbers, best first, padded with -1; both of a user's lists answer the same request.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ P = 0.9  # the persistence of rank-biased overlap: the first ten ranks have 86 %
 
 Floats = NDArray[np.float64]
 Vectors = NDArray[np.float32]
+Numbers = NDArray[np.int64]
 
 
 def list_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
@@ -35,9 +37,11 @@ def list_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
 
 def _block_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
     users, k = one.shape
-    # An item at ranks i and j is common to both lists from depth max(i, j) on. Padding is common only beyond the
-    # longer list, where nothing counts.
-    user, i, j = np.nonzero(one[:, :, None] == other[:, None, :])
+    # An item at ranks i and j is common to both lists from depth max(i, j) on. Memory grows with k, not with its
+    # square: each item of each user is one key, and no item is twice in a list.
+    (own, rank, keys), (_, other_rank, other_keys) = _keyed(one, other)
+    _, place, other_place = np.intersect1d(keys, other_keys, assume_unique=True, return_indices=True)
+    user, i, j = own[place], rank[place], other_rank[other_place]
     common = np.bincount(user * k + np.maximum(i, j), minlength=users * k).reshape(users, k).cumsum(axis=1)
     length = np.maximum((one >= 0).sum(axis=1), (other >= 0).sum(axis=1))
     depth = np.arange(1, k + 1)
@@ -46,6 +50,14 @@ def _block_agreement(one: Lists, other: Lists) -> tuple[Floats, Floats]:
     last = np.where(length > 0, np.take_along_axis(agreement, np.maximum(length - 1, 0)[:, None], axis=1)[:, 0], np.nan)
     # Webber, Moffat & Zobel 2010, equation 30: beyond the last rank the agreement is taken to stay as it is there.
     return last, last * P**length + (1 - P) / P * (agreement * weights).sum(axis=1)
+
+
+def _keyed(*lists: Lists) -> Iterator[tuple[Numbers, Numbers, Numbers]]:
+    """Yields the user, the place and a key of each item of lists, without the padding."""
+    items = 1 + max(int(each.max(initial=0)) for each in lists)
+    for each in lists:
+        user, rank = np.nonzero(each >= 0)
+        yield user, rank, user * items + each[user, rank]
 
 
 def drift(items: Vectors, other_items: Vectors, queries: Vectors, other_queries: Vectors) -> dict[str, Any]:

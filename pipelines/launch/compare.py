@@ -14,6 +14,7 @@ import numpy as np
 
 from pipelines.console import Advance, next_step, phases, progress, results, say
 from pipelines.errors import DataError
+from pipelines.evaluation.figures import MOST_K, is_length
 from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_json import REPORT
 from pipelines.evaluation.report_table import headline
@@ -27,6 +28,7 @@ from pipelines.launch.sides import (
     USER,
     Member,
     Side,
+    later_priors,
     paths_of,
     read_report,
     refuse_different,
@@ -153,8 +155,9 @@ def _metrics(metric: str | None, family: str | None, reported: Sequence[int] | N
 
 def _parsed(metric: str) -> tuple[str, int]:
     name, _, k = metric.partition("@")
-    if name not in METRICS or not (k.isascii() and k.isdecimal() and int(k)):
-        raise DataError(f"metric {metric!r}: expected NAME@K, for example recall@20; names are {', '.join(METRICS)}")
+    if name not in METRICS or not is_length(k):
+        known = f"names are {', '.join(METRICS)}, and K is at most {MOST_K:,}"
+        raise DataError(f"metric {metric!r}: expected NAME@K, for example recall@20; {known}")
     return name, int(k)
 
 
@@ -180,14 +183,11 @@ def _content(
             "seeds": spread,
             "slices": differences.slice_differences(baseline, other, parts, primary, measured, advance),
             "users": differences.user_changes(baseline, other, primary, named=named),
-            "items": None,
-            "lists": None,
-            "vectors": None,
+            **dict.fromkeys(("items", "lists", "vectors")),
         }
         if measured is not None:
             comparisons[name]["items"] = differences.item_changes(baseline, other, _parsed(primary)[1], measured)
-            pair = baseline.members[0].path, other.members[0].path
-            comparisons[name] |= differences.likeness(*pair, measured)
+            comparisons[name] |= differences.likeness(baseline.members[0].path, other.members[0].path, measured)
     # The yardstick: how alike two seeds are, of the first side that has two.
     seeds = next(([each.path for each in side.members] for side in sides if len(side.members) > 1), [])
     content: dict[str, Any] = {
@@ -228,8 +228,7 @@ def _notes(sides: Sequence[Side], measured: Measured | None) -> Iterator[str]:
     if all(len(side.members) == 1 for side in sides):
         yield ONE_SEED
     baseline = sides[0].members[0]
-    if baseline.later_prior:
-        yield f"all sides: {baseline.later_prior}"
+    yield from later_priors([member for side in sides for member in side.members])
     for side in sides[1:]:
         other = side.members[0]
         if _other_events(baseline, other):

@@ -27,6 +27,7 @@ from serving.recall.loading import open_recaller
 from serving.recall.recaller import Recaller
 
 JUDGE = "judge"
+MOST_DECIMALS = 17
 MODEL = (f"{QUERY_TOWER}/", f"{CANDIDATE_TOWER}/", QUERY_VECTORS)
 # TensorFlow writes them in another order each time, also when `towers forget` saves the same tower of two bundles.
 GRAPH = ("/saved_model.pb", "/fingerprint.pb")
@@ -78,12 +79,14 @@ def run(
     if baseline is None and baseline_report is not None:
         raise DataError("--baseline-report needs --baseline, the bundle that it is of")
     phases("gate", VERIFY, PROBE, JUDGE)
-    # The digests first: if a bundle changes meanwhile, they are not those of what is judged, and void the blessing.
+    # The digests first, also those of the reports: what changes meanwhile has others, and voids the blessing.
     new, old = bundle_digest(candidate), None if baseline is None else bundle_digest(baseline)
     if new == old:
         raise DataError(f"{candidate} and --baseline {baseline} are the same bundle, {new[:12]}")
     own = Report.read(report, candidate, new) if report else None
     its = Report.read(baseline_report, baseline, old) if baseline_report and baseline and old else None
+    tables = [each.path / name for each in (own, its) if each is not None for name in (REPORT, *each.content[FILES])]
+    files = evidence(candidate, [rules, *tables])
     verify(*filter(None, (candidate, baseline)))
     judged = Opened(probed(candidate), new, own)
     before = Opened(open_recaller(baseline, verify=False, tower=False), old, its) if baseline and old else None
@@ -92,8 +95,6 @@ def run(
     with phase(JUDGE):
         judgements = tuple(_judgements(needed, judged, before))
     _show(judgements)
-    reports = [judged.report] if before is None else [judged.report, before.report]
-    tables = [each.path / name for each in reports if each is not None for name in (REPORT, *each.content[FILES])]
     blessing = Blessing(
         created_at=datetime.now(UTC),
         candidate=new,
@@ -101,7 +102,7 @@ def run(
         dataset=None if judged.report is None else judged.report.dataset,
         rules=digest,
         section="renewal" if renewal else "new model",
-        files=evidence(candidate, [rules, *tables]),
+        files=files,
         judgements=judgements,
     )
     path = blessing_path(candidate)
@@ -176,6 +177,18 @@ def _judgements(rules: Rules, judged: Opened, before: Opened | None) -> Iterator
 
 def _show(judgements: tuple[Judgement, ...]) -> None:
     for each in judgements:
-        figure = "" if each.figure is None else f"{each.figure:,.4f}, must be "
+        figure = "" if each.figure is None else f"{_shown(each.figure, each)}, must be "
         note = f" ({each.note})" if each.note else ""
         print(f"{'passed' if each.passed else 'refused':<8} {each.rule}: {figure}{each.limit}{note}")  # noqa: T201
+
+
+def _shown(figure: float, judged: Judgement) -> str:
+    """A figure with four decimals, or as many as it takes to be on its own side of the limit."""
+    side, _, limit = judged.limit.rpartition(" ")
+    shown = f"{figure:,.4f}"
+    for decimals in range(5, MOST_DECIMALS + 1) if side else ():
+        rounded = float(shown.replace(",", ""))
+        if judged.passed == (rounded >= float(limit) if side == "at least" else rounded <= float(limit)):
+            break
+        shown = f"{figure:,.{decimals}f}"
+    return shown

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationError, model_validator
 
 from pipelines.bundles.blessing import Judgement
 from pipelines.errors import DataError
-from pipelines.evaluation.figures import OF_LISTS
+from pipelines.evaluation.figures import MOST_K, OF_LISTS, is_length
 from pipelines.evaluation.findings import NAMES, NAMES_TARGET
 from towers.config.explain import explain
 from towers.config.section import Count, Section
@@ -29,8 +29,8 @@ LOOK_AHEAD = "looks ahead"  # by its name alone: many good models train with suc
 def _known_metric(text: str) -> str:
     name, _, k = text.partition("@")
     known = (*METRICS, *OF_ALL_LISTS)
-    if name not in known or not (k.isascii() and k.isdecimal() and int(k)):
-        raise ValueError(f"must be METRIC@K, METRIC one of {', '.join(known)}; got {text!r}")
+    if name not in known or not is_length(k):
+        raise ValueError(f"must be METRIC@K, METRIC one of {', '.join(known)}, K at most {MOST_K:,}; got {text!r}")
     return text
 
 
@@ -62,7 +62,8 @@ class Limit(Section):
     @property
     def text(self) -> str:
         """The limit in words."""
-        return f"at most {self.at_most:g}" if self.at_least is None else f"at least {self.at_least:g}"
+        # With every digit that was typed: a figure beside it is shown on its own side.
+        return f"at most {self.at_most:.15g}" if self.at_least is None else f"at least {self.at_least:.15g}"
 
     def holds(self, figure: float) -> bool:
         """Whether a figure is within the limit."""

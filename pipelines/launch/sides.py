@@ -127,6 +127,14 @@ def refuse_other_prior(path: Path, later: str, other_path: Path, other: str) -> 
         raise DataError(f"{knows}: {later or other}, and {not_it} has no such finding; compare it as it was trained")
 
 
+def later_priors(members: Sequence[Member]) -> list[str]:
+    """Says which members may know test events by their prior: one note where all know the same, else one for each."""
+    notes = {member.path: member.later_prior for member in members if member.later_prior}
+    if len({*notes.values()}) == 1:
+        return [f"all sides: {note}" for note in {*notes.values()}]
+    return [f"{path}: {note}" for path, note in notes.items()]
+
+
 def refuse_different(members: Sequence[Member]) -> None:
     """Refuses figures that are not of the same users, measured alike, or of which one side's may know the test.
 

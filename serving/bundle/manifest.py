@@ -126,6 +126,7 @@ class PriorInfo(_Record):
         past: weight of the log share in training, subtracted.
         length: what each unit of ``log(1 + length of the history)`` adds to `now`.
         until: time of the latest event counted, in seconds since 1970; None for data without times in a unit.
+        folded_until: time of the latest live event that folds added to these counts, likewise; None without one.
         mean_count: mean count of an item in the window.
         event_weight: what an event of the window counts on average.
         new_item: log shares, now and past, of an item without events: the median of new items.
@@ -137,6 +138,7 @@ class PriorInfo(_Record):
     past: float = Field(ge=0)
     length: float = 0.0
     until: int | None = None
+    folded_until: int | None = None
     mean_count: float = Field(ge=0)
     event_weight: float = Field(1.0, ge=0)
     new_item: tuple[float, float]
@@ -201,17 +203,15 @@ def read_manifest(bundle: Path) -> Manifest:
         raise BundleError(f"{path}: truncated or altered, not valid JSON: {error}") from None
     version = raw.get("schema_version") if isinstance(raw, dict) else None
     if version not in READABLE:
-        later = isinstance(version, int) and version > SCHEMA_VERSION
-        advice = f"{'take the release that wrote it, or ' if later else ''}export the run again"
+        later = "take the release that wrote it, or " if isinstance(version, int) and version > SCHEMA_VERSION else ""
         known = f"this release reads {READABLE[0]} to {READABLE[-1]}"
-        raise BundleError(f"{path}: schema version {version!r}; {known}: {advice}")
+        raise BundleError(f"{path}: schema version {version!r}; {known}: {later}export the run again")
     if DIGEST not in raw:
         raise BundleError(f"{path}: altered: it has no {DIGEST}; export the run again")
     if raw.pop(DIGEST) != json_digest(raw):
         raise BundleError(f"{path}: altered: its {DIGEST} is not that of its content")
-    raw["schema_version"] = SCHEMA_VERSION
     try:
-        return Manifest.model_validate_json(json.dumps(raw))
+        return Manifest.model_validate_json(json.dumps({**raw, "schema_version": SCHEMA_VERSION}))
     except ValidationError as error:
         lines = [f"{'.'.join(str(part) for part in each['loc'])}: {each['msg']}" for each in error.errors()]
         raise BundleError(f"{path}: " + "; ".join(lines)) from None

@@ -87,7 +87,8 @@ def run(
             trained = TrainedColumns.of(opened, "query" if of_users else "candidate")
             file = FeatureFile(copies.local(source), column, tower.features, copies, trained)
             digest = digest_of_rows(file.ids, digest_of(file.path))
-        job = job_of("embed", opened.path, **{rows_of: digest}, blocks=f"{BLOCK_ROWS}x{PART_ROWS}", histories="known")
+        blocks = f"{BLOCK_ROWS}x{PART_ROWS}"
+        job = job_of("embed", opened.manifest, **{rows_of: digest}, blocks=blocks, histories="known")
         chosen = (part or Shard(1, 1)).rows(len(file.ids), BLOCK_ROWS)
         if part is not None:
             out = part.join(out, job)

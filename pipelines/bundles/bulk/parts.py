@@ -19,7 +19,7 @@ import polars as pl
 
 from pipelines.console import Advance, amount, say
 from pipelines.errors import DataError
-from serving.bundle.manifest import MANIFEST
+from serving.bundle.manifest import Manifest
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove, staged
 
@@ -33,16 +33,16 @@ PART = re.compile(r"part-\d{5}-of-(\d{5})\.parquet")
 PLAN = re.compile(r"_shards-(\d{5})_(.+)")
 
 
-def job_of(command: str, bundle: Path, **inputs: object) -> str:
+def job_of(command: str, manifest: Manifest, **inputs: object) -> str:
     """Returns a name for exactly these inputs, such as ``recall_bundle-0123456789abcdef_k-100``.
 
     Args:
         command: the name of the command.
-        bundle: the bundle directory.
+        manifest: of the bundle as it was opened: another one may be in its directory by now.
         inputs: what else the result depends on, in letters and digits; of ids their digest.
     """
-    manifest = hashlib.sha256((bundle / MANIFEST).read_bytes()).hexdigest()[:DIGITS]
-    return "_".join([command, *(f"{name}-{value}" for name, value in {"bundle": manifest, **inputs}.items())])
+    bundle = hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:DIGITS]
+    return "_".join([command, *(f"{name}-{value}" for name, value in {"bundle": bundle, **inputs}.items())])
 
 
 def digest_of_rows(ids: pl.Series, content: str = "") -> str:

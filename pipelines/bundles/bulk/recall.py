@@ -113,7 +113,7 @@ def write_all(
     user_ids = bundle.query_ids if users is None else _listed(users, bundle)
     most = min(k, bundle.manifest.items)  # a longer list costs memory and time, and holds no more
     block = block_of(most)
-    job = job_of("recall", bundle.path, users=digest_of_rows(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
+    job = job_of("recall", bundle.manifest, users=digest_of_rows(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
     chosen = (shard or Shard(1, 1)).rows(len(user_ids), block)
     if shard is not None:
         out = shard.join(out, job)

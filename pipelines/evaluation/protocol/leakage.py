@@ -67,14 +67,15 @@ def later_prior(data: Dataset, prior: PriorInfo | None, unknown: int) -> Iterato
     Without a weight it only ranks the popular items, so of the test it changes the answers of unknown users alone; see
     `leak_checks`.
     """
-    if prior is None or prior.until is None or not has_windows(data) or data.manifest.time_unit not in TICKS_PER_S:
+    if prior is None or not has_windows(data) or data.manifest.time_unit not in TICKS_PER_S:
         return
+    latest = max((time for time in (prior.until, prior.folded_until) if time is not None), default=None)
     if not weighs(prior) and not unknown:
         return
     known = last_time([data.events(name) for name in EARLIER[SPLIT]])
-    if known is None:
+    if known is None or latest is None:
         return
-    days = (prior.until - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
+    days = (latest - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
     if days > 0:
         lists = f"the list of popular items, the answer to {amount(unknown, 'test users')} of whom nothing is known,"
         what = "the prior" if weighs(prior) else lists

@@ -84,7 +84,8 @@ class Day:
     def summary(self) -> dict[str, Any]:
         """What it ended with last; empty if it has not ended yet."""
         file = self.folder / SUMMARY
-        return dict(json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else {}
+        remedy = "remove it, and the day goes on: its bundle is activated again if another one answers"
+        return _read_object(file, remedy) if file.is_file() else {}
 
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order."""
@@ -169,7 +170,8 @@ class Day:
         if not (file := self.folder / "run" / train.SUMMARY).is_file():
             return False
         dataset = Dataset.open(self.folder / "dataset").manifest
-        return bool(json.loads(file.read_text(encoding="utf-8"))["dataset"] == dataset.fingerprint)
+        run = _read_object(file, f"remove {file.parent}, and the day is trained again")
+        return bool(run.get("dataset") == dataset.fingerprint)
 
     def _exported(self) -> bool:
         return self.bundle.is_dir() or (self.candidate / MANIFEST).is_file()
@@ -184,12 +186,16 @@ class Day:
         return report.run(self._judged, self.folder / "dataset", self.folder / "report", overwrite=True)
 
     def _reported(self) -> bool:
-        """Whether there is a report, of the bundle as it is: `towers forget` may have changed it."""
+        """Whether there is a whole report, of the bundle as it is: `towers forget` may have changed it."""
         if not (file := self.folder / "report" / REPORT).is_file():
             return False
         if self.loop.active == self.name:
             return True
-        digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
+        try:
+            digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
+        except (ValueError, LookupError, TypeError, RecursionError) as error:
+            say(f"warning: {file}: damaged ({error}); the report is made again")
+            return False
         return bool(digest == bundle_digest(self._judged))
 
     def _gate(self) -> object:
@@ -229,3 +235,13 @@ class Day:
 
     def _activate(self) -> object:
         return activate.activate(self.loop.settings.store or self.loop.settings.root, self.name)
+
+
+def _read_object(file: Path, remedy: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise DataError(f"{file}: damaged ({error}); {remedy}") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{file}: damaged (no object); {remedy}")
+    return content

@@ -85,8 +85,6 @@ def remove_old(loop: Loop, day: Day) -> list[str]:
     try:
         # An operator may have chosen another one in the store since this day began.
         loop.follow()
-        if (now := loop.choice) is not None:
-            kept |= {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
         days = all_days(loop)
         # The next one starts from it, also where a bundle of its model with another name answers.
         if start := day_that_answers(loop, days):
@@ -94,7 +92,8 @@ def remove_old(loop: Loop, day: Day) -> list[str]:
         published = [each for each in days if each.bundle.is_dir()]
         kept |= {each.name for newest in (days, published) for each in newest[-loop.settings.keep :]}
         for each in days:
-            if each.name not in kept:
+            # Asked before each removal, which takes long in a store: an operator may choose a bundle meanwhile.
+            if each.name not in kept and each.name not in loop.chosen():
                 each.remove()
                 removed.append(each.name)
     except BundleError as error:

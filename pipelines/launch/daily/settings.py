@@ -9,13 +9,16 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from pipelines.bundles.publish import refuse_gate
 from pipelines.console import say
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
+from pipelines.evaluation.report import KS
+from pipelines.evaluation.slices import GROUPS, OF_TARGETS, RECALL
 from pipelines.ingest.formats import Format
 from pipelines.ingest.formats.folder import files_of
 from pipelines.launch.judge import OF_SIMILARITY
-from pipelines.launch.rules import read_rules, read_toml
+from pipelines.launch.rules import FigureRule, SliceRule, read_rules, read_toml
 from pipelines.training.similarity.labels import pairs_digest
 from serving.bundle.active import ACTIVE, Active, parsed_active
 from serving.bundle.versions import Versions
@@ -139,6 +142,18 @@ class Loop:
                 return Store(self.settings.store).active()
         return None
 
+    def chosen(self) -> set[str]:
+        """The names of what answers now, in the store or else in the root, of its canary, and of what answered before.
+
+        Raises:
+            BundleError: the store cannot be read, or an `active.json` is damaged.
+        """
+        content = self.stored_active()
+        now = self.choice if content is None else parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
+        if now is None:
+            return set()
+        return {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
+
     def refuse_late_mistakes(self, file: Path) -> None:
         """Refuses now what a step would refuse after hours of training.
 
@@ -147,23 +162,32 @@ class Loop:
 
         Raises:
             DataError: no day could pass the rules, or be trained.
+            GateError: the store is a directory with a gate.
         """
         if self.settings.warm and self.recipe.task != "retrieval":
             raise DataError(
                 f"{file}: warm: a recipe of task = {self.recipe.task!r} has no warm start; set warm = false"
             )
+        if self.settings.store is not None:
+            refuse_gate(Store(self.settings.store))
         place = self.settings.rules
         rules, _ = read_rules(place)
-        if rules.of_report and self.recipe.task == "similarity":
-            raise DataError(
-                f"{file}: rules: {place}: judges figures of a report; a bundle of task = 'similarity' is judged by "
-                f"{OF_SIMILARITY} alone"
-            )
-        if rules.of_both_reports:
-            raise DataError(
-                f"{file}: rules: {place}: has rules with `relative`; the bundle that answers has no report on "
-                "the events of today, so a day is judged by its own figures only"
-            )
+        # A day may be judged as a renewal, too: of its own model, which answers with another prior.
+        sections = {f"{file}: rules: {place}": rules, f"{file}: rules: {place}: renewal": rules.renewal}
+        for section, part in ((section, part) for section, part in sections.items() if part is not None):
+            if part.of_report and self.recipe.task == "similarity":
+                raise DataError(
+                    f"{section}: judges figures of a report; a bundle of task = 'similarity' is judged by "
+                    f"{OF_SIMILARITY} alone"
+                )
+            if part.of_both_reports:
+                raise DataError(
+                    f"{section}: has rules with `relative`; the bundle that answers has no report on "
+                    "the events of today, so a day is judged by its own figures only"
+                )
+            for rule in (*part.metrics, *part.slices):
+                if told := _never_judged(rule):
+                    raise DataError(f"{section}: {rule.metric}: {told}")
         if rules.agreement is not None and self.active is None:
             raise DataError(
                 f"{file}: rules: {place}: agreement: no bundle of {self.settings.root} is active; add this rule after "
@@ -201,6 +225,19 @@ class Loop:
             **self.settings.model_dump(include={"format", "on_bad_rows", "warm", "vectors"}),
         }
         return hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+
+
+def _never_judged(rule: FigureRule) -> str:
+    """Why the report of a day, which has no options, cannot have the figure of a rule; empty if it can."""
+    name, _, k = rule.metric.partition("@")
+    groups = rule.groups or () if isinstance(rule, SliceRule) else ()
+    if k not in (allowed := [*map(str, KS)]):
+        return f"the report of a day has lists of {', '.join(allowed)}"
+    if unknown := [each for each in groups if each not in GROUPS]:
+        return f"groups: the report of a day has no slices by {', '.join(unknown)}; it has {', '.join(GROUPS)}"
+    if name != RECALL and (of_targets := [each for each in groups if each in OF_TARGETS]):
+        return f"groups: slices by {', '.join(of_targets)} have {RECALL} alone"
+    return ""
 
 
 def _digests(path: Path) -> dict[str, str]:

@@ -334,6 +334,33 @@ def test_a_run_that_lost_its_data_set_says_so(world: Path, exported: Path, tmp_p
         export.run(world / "run", exported)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        (
+            "summary.json",
+            "{",
+            "JSONDecodeError: Expecting property name enclosed in double quotes: line 1 column 2 (char 1)",
+        ),
+        ("summary.json", "{}", "KeyError: 'dataset_path'"),
+        ("summary.json", "[]", "TypeError: list indices must be integers or slices, not str"),
+        ("features.json", "", "JSONDecodeError: Expecting value: line 1 column 1 (char 0)"),
+        ("features.json", "{}", "KeyError: 'query'"),
+    ],
+)
+def test_a_damaged_file_of_a_run_is_named(
+    world: Path, exported: Path, tmp_path: Path, name: str, text: str, told: str
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    for kept in ("summary.json", "config.toml"):
+        shutil.copyfile(world / "run" / kept, run / kept)
+    (run / name).write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        load_run(run, world / "dataset" if name == "features.json" else None)
+    assert str(error.value) == f"{run / name}: damaged ({told}); `towers train --overwrite` makes the run again"
+
+
 def test_a_run_that_was_moved_alone_is_told_where_its_data_set_is(world: Path, exported: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "run", tmp_path / "run")
     export.run(tmp_path / "run", tmp_path / "bundle", dataset_path=world / "dataset")
@@ -636,6 +663,10 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
         with pytest.raises(OutputExistsError, match=r"no directory with summary\.json"):
             train.run(plain(), world / "dataset", overwritten, overwrite=True)
     with pytest.raises(OutputExistsError, match=r"no directory with dataset\.json"):
+        prepare.run(DataConfig(), world / "events.parquet", exported, overwrite=True)
+    with pytest.raises(
+        OutputExistsError, match=rf"^{world} is or holds what this command reads \({world}\); name anot"
+    ):
         prepare.run(DataConfig(), world, world, overwrite=True)
     with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):
         export.run(world / "run", world / "run", overwrite=True)

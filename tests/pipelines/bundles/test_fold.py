@@ -22,6 +22,8 @@ from serving.search.exact import ExactIndex
 from serving.search.vector_codes import VectorType
 from tests.support.worlds.serving import ITEMS, USERS, save_towers, seen_rows, write_world
 
+PRIOR = PriorInfo(now=0.5, past=0.1, mean_count=1.0, new_item=(0.0, 0.0))
+
 
 def opened(path: Path, live: CatalogueUpdates) -> Recaller:
     bundle = Bundle.open(path)
@@ -152,7 +154,7 @@ def test_it_counts_the_events_that_training_would(
         tmp_path / "old",
         write_towers=save_towers,
         lineage={} if config is None else {"config": config},
-        prior=PriorInfo(now=0.5, past=0.1, mean_count=1.0, new_item=(0.0, 0.0)),
+        prior=PRIOR,
         item_prior=np.zeros((ITEMS, 2), np.float32),
         popular_counts=np.ones(ITEMS),
     )
@@ -167,6 +169,9 @@ def test_it_counts_the_events_that_training_would(
     folded = Bundle.open(tmp_path / "folded")
     for item, count in added.items():
         assert events_of(folded, item) - events_of(old, item) == count, item
+    # Until when it counts events is told beside `until`, by which the next fold leaves out events.
+    latest = 100 + max(n for n, (_, item, _) in enumerate(taken) if added[item])
+    assert folded.manifest.prior == PRIOR.model_copy(update={"folded_until": latest})
     # What was folded before is not counted again, and neither are repeats of it.
     with closing(SqliteJournal.open(tmp_path / "state")) as journal:
         journal.add_events([UserEvent("later", "u1", "i57", 900, "buy")])
@@ -174,3 +179,19 @@ def test_it_counts_the_events_that_training_would(
     again = Bundle.open(tmp_path / "again")
     repeats = config is None or config.get("data", {}).get("duplicates") == "keep"  # type: ignore[attr-defined]
     assert events_of(again, "i57") - events_of(folded, "i57") == (1 if repeats else 0)
+    assert again.manifest.prior == PRIOR.model_copy(update={"folded_until": 900 if repeats else latest})
+
+
+def test_a_prior_tells_the_time_of_the_latest_event_that_was_folded_into_it(tmp_path: Path) -> None:
+    """Only of an event that it counts: not of a deleted item, and none is forgotten where nothing came since."""
+    prior = PRIOR.model_copy(update={"until": 500})
+    shares = np.zeros((ITEMS, 2), np.float32)
+    write_world(tmp_path / "old", write_towers=save_towers, prior=prior, item_prior=shares)
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
+    live.delete(["i9"])
+    events = [("i1", 400), ("i1", 700), ("i2", 600), ("i9", 900), ("never there", 950)]
+    live.add_events([UserEvent(f"e{n}", f"new{n}", item, time) for n, (item, time) in enumerate(events)])
+    first = fold.run(tmp_path / "old", tmp_path / "state", tmp_path / "folded")
+    assert first.prior == prior.model_copy(update={"folded_until": 700})
+    again = fold.run(tmp_path / "folded", tmp_path / "state", tmp_path / "again")
+    assert again.prior == first.prior

@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -192,6 +192,33 @@ def test_a_folder_of_the_system_is_a_store_too(bundles: Path, tmp_path: Path, wi
     choice.activate(url, "v1")
     assert Bundle.open(tmp_path / "store" / "v1").manifest.model_version == "v1"
     assert Store(url).manifests().keys() == {"v1"}
+
+
+@pytest.mark.parametrize("scheme", ["file", "local", "simplecache::file"])
+def test_the_url_of_a_folder_is_no_way_around_its_gate(
+    bundles: Path, tmp_path: Path, without_probes: None, scheme: str
+) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    url, root = f"{scheme}://{tmp_path}/store", tmp_path / "store"
+    for name in ("v1", "v2"):
+        shutil.copytree(bundles / name, root / name)
+    before = Active(active="v1", previous=("v2",)).model_dump_json()
+    (root / "active.json").write_text(before, encoding="utf-8")
+    (root / "gate.toml").write_text(f'gate = "required"\nrules = "{"0" * 64}"\nfile = "rules.toml"\n', encoding="utf-8")
+    ways: list[Callable[[], object]] = [
+        lambda: choice.activate(url, "v2"),
+        lambda: choice.activate(url, "v2", override="a reason"),
+        lambda: choice.canary(url, "v2", 0.5),
+        lambda: choice.rollback(url),
+    ]
+    for choose in ways:
+        with pytest.raises(GateError) as error:
+            choose()
+        assert str(error.value) == f"{url}/gate.toml: this root has a gate; name the root by its path, {root}"
+    assert (root / "active.json").read_text(encoding="utf-8") == before
+    # These choose nothing.
+    choice.show(url)
+    command.publish(bundles / "v1", f"file://{root}", name="v3")
 
 
 def test_the_list_names_what_is_damaged_in_the_store(system: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from markdown_it import MarkdownIt
 
 from pipelines.evaluation import page, report
 from pipelines.evaluation.page import about_recall, rendered, sentence
@@ -63,6 +64,23 @@ def test_names_from_the_data_are_escaped(monkeypatch: pytest.MonkeyPatch, tmp_pa
     text = (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     assert "script" not in Page(text).tags
     assert "&lt;script&gt;alert(1)&lt;/script&gt;&amp;" in text
+
+
+def test_no_name_is_html_in_the_markdown(folder: Path) -> None:
+    content = json.loads((folder / "report.json").read_text(encoding="utf-8"))
+    content["slices"] = {f"country: {HOSTILE}": content["slices"]["country: FR"]}
+    content["baselines"][content["strongest"]["ranker"]]["title"] = content["verdict"]["baseline_title"] = HOSTILE
+    content["bundle"]["model_version"] = content["verdict"]["text"] = HOSTILE
+    content["findings"] = [{"name": HOSTILE, "text": HOSTILE, "value": 1.0, "limit": 0}]
+    content["looks_ahead"], content["protocol_options"]["words"] = [HOSTILE], [HOSTILE]
+    content["map"] = {"left_out": HOSTILE}
+    text = rendered("md", about_recall(content))
+    assert "<script>" not in text and text.count("&lt;script>alert(1)&lt;/script>&amp;\"'") >= 9
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    kinds = {child.type for token in tokens for child in (token, *(token.children or []))}
+    assert not {"html_block", "html_inline"} & kinds
+    (row,) = (row for row in github_rows(text) if row[0].startswith("country: "))
+    assert row[0] == f"country: {HOSTILE} †"
 
 
 def test_files_end_with_a_new_line(folder: Path) -> None:

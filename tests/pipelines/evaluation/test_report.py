@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -26,7 +27,8 @@ from pipelines.evaluation.slices import DEFINITIONS
 from pipelines.ingest import prepare
 from pipelines.rankers import ease, evaluate, item_knn
 from pipelines.rankers.ranker import Served
-from serving.bundle.manifest import FeatureSpec
+from serving.bundle.digest import bundle_digest
+from serving.bundle.manifest import FeatureSpec, IndexInfo, read_manifest, write_manifest
 from serving.bundle.writer import write_bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
@@ -674,3 +676,38 @@ def test_ties_at_the_last_place_and_constant_scores_are_findings(world: World, t
             each for each in content["findings"] if each["name"] in ("ties at the last place", "constant scores")
         ]
         assert {each["name"]: each["value"] for each in of_scores} == pytest.approx(expected)
+
+
+@pytest.mark.long
+def test_a_report_has_the_digest_of_what_it_measured(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a bundle that gets an index, or is replaced, while it is opened or measured there is no report."""
+    bundle = world.bundle(tmp_path / "bundle")
+    digest = bundle_digest(bundle)
+    assert report.run(bundle, world.dataset, tmp_path / "report", ks=[5], maps=[])["bundle"]["digest"] == digest
+    for step in ("open_inputs", "exhibits"):
+        before, original = bundle_digest(bundle), getattr(report, step)
+
+        def slow(*given: Any, original: Callable[..., Any] = original, step: str = step) -> Any:
+            found = original(*given)
+            index = IndexInfo(kind="exact", measured={"while": step})
+            write_manifest(read_manifest(bundle).model_copy(update={"index": index}), bundle / "manifest.json")
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(report, step, slow)
+            with pytest.raises(DataError) as error:
+                report.run(bundle, world.dataset, tmp_path / step, ks=[5], maps=[])
+        assert str(error.value) == (
+            f"{bundle}: was {before[:12]} when the report began, and is {bundle_digest(bundle)[:12]}; another command, "
+            "such as `towers index`, has changed it meanwhile; nothing was written: run `towers report` again"
+        )
+        assert not (tmp_path / step).exists()
+
+
+@pytest.mark.parametrize("k", [10**12 + 1, 10**30])
+def test_a_length_that_no_list_has_is_refused(world: World, tmp_path: Path, k: int) -> None:
+    with pytest.raises(DataError) as error:
+        report.run(tmp_path / "none", world.dataset, tmp_path / "report", ks=[20, k])
+    assert str(error.value) == f"--k: lengths of lists are at most 1,000,000,000,000; got [20, {k}]"

@@ -1,5 +1,7 @@
 """Overlap and rank-biased overlap against sets and an endless sum; drift against known rotations."""
 
+import tracemalloc
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +44,19 @@ def test_more_users_than_a_block_are_compared_one_by_one() -> None:
     one, other = (generator.permuted(np.tile(np.arange(12), (2_100, 1)), axis=1)[:, :5] for _ in range(2))
     expected = [slow(first.tolist(), second.tolist()) for first, second in zip(one, other, strict=True)]
     np.testing.assert_allclose(np.transpose(list_agreement(one, other)), expected, atol=1e-9)
+
+
+def test_memory_does_not_grow_with_the_square_of_the_length() -> None:
+    k = 20_000  # whose square is 400 MB of marks alone
+    lists = np.stack([np.arange(k, dtype=np.int32), np.arange(k, dtype=np.int32)[::-1]])
+    tracemalloc.start()
+    try:
+        overlap, rbo = list_agreement(lists, lists[::-1])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert overlap.tolist() == [1.0, 1.0] and rbo[0] == rbo[1] < 1e-3
+    assert peak < 50e6
 
 
 def vectors(seed: int, rows: int, dimension: int = 5) -> np.ndarray:

@@ -228,7 +228,12 @@ def test_a_prior_that_knows_the_test_is_no_reason_to_ship(folder: Path, tmp_path
         with pytest.raises(DataError, match=told + "such finding; compare it as it was trained$"):
             compare.run(names, tmp_path / "out", **asked)
     notes = compare.run([renewed, other], tmp_path / "out", **asked)["notes"]
-    assert sum(note.startswith("all sides: the prior counts events of 2.0 days after") for note in notes) == 1
+    said = "the prior counts events of {}.0 days after the last one before the test: some may be the test's"
+    of_each = [f"{renewed}: {said.format(2)}", f"{other}: {said.format(3)}"]
+    assert [note for note in notes if "prior counts" in note] == of_each
+    same = later_prior(folder, "prior 2 again", 2, 52)
+    notes = compare.run([renewed, same], tmp_path / "same", **asked)["notes"]
+    assert [note for note in notes if "prior counts" in note] == [f"all sides: {said.format(2)}"]
 
 
 def test_a_report_of_a_prior_that_knows_the_test_is_compared_with_its_like_only(tmp_path: Path) -> None:
@@ -423,6 +428,16 @@ def test_a_name_that_would_break_a_table_of_the_markdown_is_one_cell(folder: Pat
     assert {(row[0], len(row)) for row in slices} == {(f"country: FR {HOSTILE_CELL} †", 7)} and len(slices) == 2
 
 
+def test_no_name_is_html_in_the_markdown(content: dict[str, Any], folder: Path) -> None:
+    text = json.dumps(content | {"notes": [f"{folder / 'a'} and {folder / 'b'} differ"]})
+    for name in (str(folder / "a"), str(folder / "b"), "country: FR"):
+        text = text.replace(json.dumps(name)[1:-1], json.dumps(f"{name} {HOSTILE}")[1:-1])
+    page = compare_page.markdown(json.loads(text))
+    assert "<script>" not in page and page.count("&lt;script>alert(1)&lt;/script>\\|&amp;\"'") >= 10
+    rows = github_rows(page)
+    assert next(row[1:3] for row in rows if row[0] == "metric") == [f"{folder / name} {HOSTILE}" for name in "ab"]
+
+
 def write_report(path: Path, recalls: np.ndarray, ndcgs: np.ndarray | None = None, **changes: Any) -> Path:
     """A report of a model that has these recalls at 20, and where none are given NDCGs, written by hand."""
     given = {
@@ -612,6 +627,13 @@ def test_damaged_and_altered_reports_are_refused(tmp_path: Path, damage: Callabl
         (["a", "b"], {"metric": "recal@20"}, "metric 'recal@20': expected NAME@K"),
         (["a", "b"], {"family": "ndcg"}, "metric 'ndcg': expected NAME@K"),
         (["a", "b"], {"family": "ndcg@0"}, "metric 'ndcg@0': expected NAME@K"),
+        (
+            ["a", "b"],
+            {"metric": "recall@1000000000001"},
+            "metric 'recall@1000000000001': expected NAME@K, for example recall@20; names are "
+            f"{', '.join(METRICS)}, and K is at most 1,000,000,000,000",
+        ),
+        (["a", "b"], {"metric": f"recall@{'9' * 5_000}"}, "9': expected NAME@K, for example recall@20; names are"),
         (
             ["a", "b"],
             {"metric": "recall@7"},

@@ -17,9 +17,11 @@ from pipelines.bundles import export
 from pipelines.bundles.blessing import valid_blessing
 from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
-from pipelines.errors import DataError
+from pipelines.errors import DataError, GateError
 from pipelines.evaluation import report
+from pipelines.evaluation.report import KS
 from pipelines.evaluation.report_json import REPORT
+from pipelines.evaluation.slices import GROUPS as GROUPS_OF_A_DAY
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
@@ -570,6 +572,29 @@ def test_the_newest_days_are_kept_and_what_may_answer(loop: Loop, tmp_path: Path
     assert {path.name for path in (tmp_path / "days").iterdir()} == {*names[1:]}
 
 
+@pytest.mark.parametrize("in_store", [False, True], ids=["root", "store"])
+def test_what_is_chosen_while_old_days_are_removed_stays(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_store: bool
+) -> None:
+    names = [f"2026-11-0{day}-{'gfedcba'[day]}" for day in range(1, 7)]
+    for day, name in enumerate(names, start=1):
+        plan(tmp_path, name, f"2026-11-0{day}T03:30")
+    if in_store:
+        loop = stored(loop, tmp_path, *names)
+    place, original = tmp_path / "store" if in_store else loop.settings.root, Day.remove
+    choose(place, names[5])
+    later = {names[0]: (names[2], names[1]), names[3]: (names[5],)}
+
+    def remove(day: Day) -> None:
+        original(day)
+        choose(place, *later[day.name])
+
+    monkeypatch.setattr(Day, "remove", remove)
+    # Two are kept; what an operator chose meanwhile, and what a rollback would go back to, wait for the next day.
+    assert days.remove_old(loop, all_days(loop)[-1]) == [names[0], names[3]]
+    assert {path.name for path in (tmp_path / "days").iterdir()} == {*names} - {names[0], names[3]}
+
+
 def test_a_day_has_ended_before_old_ones_are_removed(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -884,6 +909,124 @@ LATE = {
     "a key": ("recipe.toml", "[train]\nepoch = 3\n", "recipe: .*train.epoch: no such key"),
     "warm": ("recipe.toml", SIMILARITY, "warm: a recipe of task = 'similarity' has no warm start"),
 }
+
+
+KEYS_OF_RULES = (
+    ("[[metrics]]\nmetric = 'recall@7'", "", "recall@7: the report of a day has lists of 10, 20, 50, 100"),
+    ("[[metrics]]\nmetric = 'gini@010'", "", "gini@010: the report of a day has lists of 10, 20, 50, 100"),
+    ("[[slices]]\nmetric = 'recall@30'", "", "recall@30: the report of a day has lists of 10, 20, 50, 100"),
+    (
+        "[[slices]]\nmetric = 'recall@20'",
+        "groups = ['activity', 'country']",
+        "recall@20: groups: the report of a day has no slices by country; it has training, activity, popularity, "
+        "items, item age, new_items",
+    ),
+    (
+        "[[slices]]\nmetric = 'ndcg@20'",
+        "groups = ['activity', 'items', 'item age']",
+        "ndcg@20: groups: slices by items, item age have recall alone",
+    ),
+)
+
+
+@pytest.mark.parametrize("renewal", [False, True], ids=["model", "renewal"])
+@pytest.mark.parametrize(("head", "groups", "told"), KEYS_OF_RULES)
+def test_a_rule_of_which_a_day_has_no_figure_is_refused_before_the_first_step(
+    loop: Loop, tmp_path: Path, head: str, groups: str, told: str, renewal: bool
+) -> None:
+    rule = f"{head}\nbound = 'value'\nat_least = 0\n{groups}\n"
+    if renewal:
+        rule = RULE + "[renewal]\n" + rule.replace("[[", "[[renewal.")
+    (tmp_path / "gate.toml").write_text(rule, encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        daily.run(tmp_path / "daily.toml")
+    section = "renewal: " if renewal else ""
+    assert str(error.value) == f"{tmp_path / 'daily.toml'}: rules: {tmp_path / 'gate.toml'}: {section}{told}"
+    assert not (tmp_path / "days").exists()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "rule", "told"),
+    [
+        (
+            RECIPE,
+            "[[renewal.metrics]]\nmetric = 'recall@10'\nbound = 'low'\nat_least = 0\nrelative = 'difference'\n",
+            "has rules with `relative`; the bundle that answers has no report on the events of today, so a day is "
+            "judged by its own figures only",
+        ),
+        (
+            SIMILARITY,
+            "[renewal.findings]\nclean = ['all']\n",
+            "judges figures of a report; a bundle of task = 'similarity' is judged by [index], [latency] and "
+            "[agreement] alone",
+        ),
+    ],
+)
+def test_what_a_renewal_would_refuse_is_refused_before_the_first_step(
+    tmp_path: Path, recipe: str, rule: str, told: str
+) -> None:
+    write_day(tmp_path, 1, alike=True)
+    file = write_settings(tmp_path, f"{SETTINGS}warm = false\n")
+    (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
+    (tmp_path / "gate.toml").write_text(f"[index]\nat_least = 0.9\n{rule}", encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        daily.run(file)
+    assert str(error.value) == f"{file}: rules: {tmp_path / 'gate.toml'}: renewal: {told}"
+    assert not (tmp_path / "days").exists()
+
+
+def test_the_groups_of_a_daily_report_are_allowed(loop: Loop, tmp_path: Path) -> None:
+    rules = [
+        f"[[slices]]\nmetric = '{metric}@{k}'\nbound = 'low'\nat_least = 0\ngroups = {groups}\n"
+        for k in KS
+        for metric, groups in (("recall", [*GROUPS_OF_A_DAY]), ("ndcg", ["training", "activity"]))
+    ]
+    (tmp_path / "gate.toml").write_text("".join(rules), encoding="utf-8")
+    loop.refuse_late_mistakes(tmp_path / "daily.toml")
+
+
+def test_a_store_that_is_a_folder_with_a_gate_is_refused_before_the_first_step(loop: Loop, tmp_path: Path) -> None:
+    loop = stored(loop, tmp_path, "by-hand")
+    (tmp_path / "store" / "gate.toml").write_text("", encoding="utf-8")
+    with pytest.raises(GateError) as error:
+        daily.run(tmp_path / "daily.toml")
+    store = f"{tmp_path}/store"
+    assert str(error.value) == f"file://{store}/gate.toml: this root has a gate; name the root by its path, {store}"
+    assert not (tmp_path / "days").exists()
+
+
+def test_damaged_files_of_a_day_are_named_with_what_to_do(
+    loop: Loop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    (day,) = all_days(loop)
+    json_error = "Expecting property name enclosed in double quotes: line 1 column 2 (char 1)"
+    for text, told in (("{", json_error), ("[]", "no object")):
+        (day.folder / SUMMARY).write_text(text, encoding="utf-8")
+        with pytest.raises(DataError) as error:
+            _ = day.summary
+        remedy = "remove it, and the day goes on: its bundle is activated again if another one answers"
+        assert str(error.value) == f"{day.folder / SUMMARY}: damaged ({told}); {remedy}"
+    reported = next(step for step in day.steps() if step.name == "report")
+    (day.folder / "report").mkdir()
+    for text, told in (("{", json_error), ("{}", "'bundle'")):
+        (day.folder / "report" / REPORT).write_text(text, encoding="utf-8")
+        assert not reported.done()
+        warned = f"warning: {day.folder / 'report' / REPORT}: damaged ({told}); the report is made again\n"
+        assert capsys.readouterr().err == warned
+
+
+def test_a_damaged_summary_of_a_run_is_named_with_what_to_do(loop: Loop) -> None:
+    day = days.today(loop)
+    prepared, trained, *_ = day.steps()
+    prepared.make()
+    (day.folder / "run").mkdir()
+    (day.folder / "run" / "summary.json").write_text("", encoding="utf-8")
+    with pytest.raises(DataError) as error:
+        trained.done()
+    told = "damaged (Expecting value: line 1 column 1 (char 0))"
+    run = day.folder / "run"
+    assert str(error.value) == f"{run / 'summary.json'}: {told}; remove {run}, and the day is trained again"
 
 
 @pytest.mark.parametrize("name", LATE)

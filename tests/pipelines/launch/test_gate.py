@@ -22,9 +22,10 @@ from pipelines.cli import app
 from pipelines.console import towers
 from pipelines.errors import GateError
 from pipelines.evaluation import report
-from pipelines.evaluation.report_json import read_report
+from pipelines.evaluation.report_json import read_report, write_report
 from pipelines.launch import gate, tracking
 from pipelines.launch.records.record import Record
+from pipelines.launch.rules import Limit
 from pipelines.service import verify
 from serving.bundle.manifest import PriorInfo
 from serving.bundle.versions import Versions
@@ -409,6 +410,46 @@ def test_wrong_rules_are_no_gate(root: Root, tmp_path: Path) -> None:
     assert (root.root / "gate.toml").read_bytes() == before
     code, said = root("bundles", "gate", str(root.rules), "--root", str(tmp_path / "nowhere"))
     assert code == 2 and "no such directory" in said
+
+
+@pytest.mark.parametrize("step", ["verify", "judge_index"])
+def test_a_report_that_is_made_again_while_it_is_judged_is_no_evidence(root: Root, step: str) -> None:
+    """Whatever it says: the figures that were judged are those of the report before."""
+    original = getattr(gate, step)
+
+    def slow(*given: object) -> object:
+        content = read_report(root.root / "new.report")
+        del content["digest"]
+        write_report(content | {"created_at": "later"}, root.root / "new.report", "per_user.parquet")
+        return original(*given)
+
+    with root.patch.context() as patch:
+        patch.setattr(gate, step, slow)
+        assert root.gate()[0] == 0
+    with pytest.raises(GateError) as error:
+        valid_blessing(root.root / NEW)
+    told = f"{root.root}/new.report/report.json: changed since the blessing of {root.root / NEW}, which rests on it"
+    assert str(error.value) == f"{told}; `towers gate` judges it again"
+
+
+@pytest.mark.parametrize(
+    ("limit", "figure", "line"),
+    [
+        (Limit(at_least=0.1), 0.09999999, "refused  rule: 0.09999999, must be at least 0.1"),
+        (Limit(at_least=0.1), 0.1, "passed   rule: 0.1000, must be at least 0.1"),
+        (Limit(at_least=0.1), 0.0999, "refused  rule: 0.0999, must be at least 0.1"),
+        (Limit(at_least=0.12344), 0.12344, "passed   rule: 0.12344, must be at least 0.12344"),
+        (Limit(at_least=0.1234567), 0.1234566, "refused  rule: 0.1234566, must be at least 0.1234567"),
+        (Limit(at_most=1_000), 1_000.00004, "refused  rule: 1,000.00004, must be at most 1000"),
+        (Limit(at_most=0), 1e-17, "refused  rule: 0.00000000000000001, must be at most 0"),
+        (Limit(at_least=0), float("nan"), "refused  rule: nan, must be at least 0"),
+    ],
+)
+def test_a_figure_is_shown_on_its_own_side_of_the_limit(
+    limit: Limit, figure: float, line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gate._show((limit.judge("rule", figure),))
+    assert capsys.readouterr().out == f"{line}\n"
 
 
 def test_two_commands_do_not_choose_at_once(root: Root) -> None:

@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 
 from pipelines.errors import DataError
-from pipelines.launch.rules import AgreementRule, FigureRule, Limit, RuleFile, Rules, SliceRule, read_rules
+from pipelines.launch.rules import (
+    OF_ALL_LISTS,
+    AgreementRule,
+    FigureRule,
+    Limit,
+    RuleFile,
+    Rules,
+    SliceRule,
+    read_rules,
+)
 from tests.support.paths import ROOT
+from towers.evaluation.metrics import METRICS
 
 METRIC = '[[metrics]]\nmetric = "recall@20"\nbound = "value"\nat_least = 0.1\n'
 SLICES = METRIC.replace("metrics", "slices")
@@ -52,6 +62,17 @@ def test_a_limit_includes_its_bound() -> None:
         (METRIC.replace("recall@20", "recal@20"), ["metrics.0.metric: must be METRIC@K", "got 'recal@20'"]),
         (METRIC.replace("recall@20", "recall@0"), ["metrics.0.metric: must be METRIC@K", "got 'recall@0'"]),
         (METRIC.replace("recall@20", "recall@٢"), ["metrics.0.metric: must be METRIC@K", "got 'recall@٢'"]),
+        *(
+            pytest.param(
+                METRIC.replace("recall@20", f"recall@{k}"),
+                [
+                    f"metrics.0.metric: must be METRIC@K, METRIC one of {', '.join((*METRICS, *OF_ALL_LISTS))}, "
+                    f"K at most 1,000,000,000,000; got 'recall@{k}'"
+                ],
+                id=f"a K of {len(k)} digits",
+            )
+            for k in ("1000000000001", "9" * 5_000)
+        ),
         (METRIC.replace("recall@20", "recall"), ["metrics.0.metric: must be METRIC@K", "got 'recall'"]),
         (METRIC.replace("at_least = 0.1", 'at_least = "0.1"'), ["metrics.0.at_least", "valid number", "got '0.1'"]),
         (METRIC.replace("at_least = 0.1", "at_least = nan"), ["metrics.0.at_least", "finite"]),

@@ -15,7 +15,9 @@ import pytest
 
 from pipelines.bundles import build_index
 from pipelines.bundles.bulk import recall as command
+from pipelines.bundles.bulk.parts import Shard, job_of
 from pipelines.errors import DataError
+from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.staging import OutputExistsError
@@ -83,6 +85,22 @@ def test_a_bundle_that_takes_the_place_of_the_one_searched_names_no_item(bundle:
     write_world(bundle, item_ids=[f"other{row}" for row in range(ITEMS)], overwrite=True)
     command.write_all(searcher, 3, tmp_path / "out.parquet")
     check(tmp_path / "out.parquet", ALL, 3)
+
+
+def test_shards_of_a_bundle_that_is_replaced_between_them_are_not_mixed(bundle: Path, tmp_path: Path) -> None:
+    """An actor that opened the bundle before goes on with it, and its shards are no shards of the new one."""
+    before, folder = command.open_searcher(bundle), tmp_path / "out"
+    write_world(bundle, model_version="world-2", overwrite=True)
+    command.write_all(before, 3, folder, shard=Shard(1, 2))
+    was, now = (
+        job_of("recall", manifest).rpartition("-")[2] for manifest in (before.bundle.manifest, read_manifest(bundle))
+    )
+    with pytest.raises(DataError) as error:
+        command.write_all(command.open_searcher(bundle), 3, folder, shard=Shard(2, 2))
+    assert str(error.value) == (
+        f"{folder}: holds shards of bundle {was}; --shard 2/2 asks for bundle {now}: name another --out, or remove the "
+        "folder"
+    )
 
 
 def test_a_bundle_that_is_replaced_while_it_is_opened_is_refused(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:

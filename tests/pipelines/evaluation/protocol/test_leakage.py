@@ -135,14 +135,18 @@ def test_a_long_number_names_a_target_with_all_its_digits(tmp_path: Path) -> Non
     assert found(prepared(tmp_path, events, split="leave_last_out")) == {"users.next names the target": 1.0}
 
 
-@pytest.mark.parametrize(("later", "days"), [(0, None), (86_400, 1.0)])
+@pytest.mark.parametrize(
+    ("later", "folded", "days"),
+    [(0, None, None), (0, 0, None), (86_400, None, 1.0), (86_400, 0, 1.0), (0, 86_400, 1.0), (None, 86_400, 1.0)],
+)
 def test_a_prior_that_counts_events_after_the_last_one_that_may_be_known(
-    tmp_path: Path, later: int, days: float | None
+    tmp_path: Path, later: int | None, folded: int | None, days: float | None
 ) -> None:
     data = prepared(tmp_path, make_events())
     times = [data.events(split).time for split in ("train", "valid")]
     last = max(int(time.max()) for time in times if time is not None)
-    prior = PriorInfo(now=1.0, past=0.5, until=last + later, mean_count=1.0, new_item=(0.0, 0.0))
+    until, folded_until = (None if each is None else last + each for each in (later, folded))
+    prior = PriorInfo(now=1.0, past=0.5, until=until, folded_until=folded_until, mean_count=1.0, new_item=(0.0, 0.0))
     told = {each.name: each.value for each in look(leak_checks(data, heldout(data, "test"), prior))}
     assert told == ({} if days is None else {"prior of the test's time": days})
     # Without a weight the counts only rank the popular items, the answer to users of whom nothing is known.

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 from contextlib import redirect_stderr
 from io import StringIO
@@ -20,6 +21,8 @@ from pipelines.evaluation import report
 from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.launch.records.outputs import of_report
+from serving.bundle.digest import bundle_digest
+from serving.bundle.manifest import IndexInfo, read_manifest, write_manifest
 from serving.bundle.reader import Bundle
 from tests.support import browser
 from tests.support.worlds import alike
@@ -256,6 +259,30 @@ def test_items_of_which_none_is_like_another_are_refused(world: Path, monkeypatc
     with pytest.raises(DataError, match="dataset: no training item is like another one; there is nothing to measure"):
         report.run(world / "bundle", world / "dataset", world / "never")
     assert not (world / "never").exists()
+
+
+@pytest.mark.long
+def test_a_bundle_that_is_indexed_while_it_is_measured_has_no_report(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle, original = tmp_path / "bundle", report.open_inputs
+    shutil.copytree(world / "bundle", bundle)
+    before = bundle_digest(bundle)
+
+    def slow(*given: Any) -> Any:
+        found = original(*given)
+        index = IndexInfo(kind="exact", measured={"recall": 1.0})
+        write_manifest(read_manifest(bundle).model_copy(update={"index": index}), bundle / "manifest.json")
+        return found
+
+    monkeypatch.setattr(report, "open_inputs", slow)
+    with pytest.raises(DataError) as error:
+        report.run(bundle, world / "dataset", tmp_path / "report", maps=[])
+    assert str(error.value) == (
+        f"{bundle}: was {before[:12]} when the report began, and is {bundle_digest(bundle)[:12]}; another command, "
+        "such as `towers index`, has changed it meanwhile; nothing was written: run `towers report` again"
+    )
+    assert not (tmp_path / "report").exists()
 
 
 def test_findings_of_items_know_how_many_dimensions_classes_need() -> None:
