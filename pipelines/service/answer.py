@@ -47,8 +47,8 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
         titled: also request the items' titles, if the service's bundle has a column of them.
 
     Raises:
-        DataError: the key fits no header, a proxy cannot be used, or there is no valid answer; names the address and
-            the reason.
+        DataError: the key fits no header or stands beside a password, a proxy cannot be used, or there is no valid
+            answer; names the address and the reason.
     """
     refuse_unusable_proxies()
     key = os.environ.get(KEY)
@@ -57,6 +57,8 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
     base = url.rstrip("/").removesuffix("/recall")
     address = f"{base}/recall"
     shown = without_password(address)
+    if key and shown != address:
+        raise DataError(f"{KEY}: {shown} has a user or a password, which is sent in its place; give one of them")
     headers = {"authorization": f"Bearer {key}"} if key else {}
     body = {"user_id": user, "k": k}
     try:

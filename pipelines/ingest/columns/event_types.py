@@ -41,10 +41,11 @@ class EventTypes:
             raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
         if not self._wanted or column is None:
             return None
-        kind = _texts(frame[column])
-        here = set(kind.drop_nulls().unique())
+        # Bundles of before may name "1.0", for a renewal.
+        forms = _texts(frame[column]), frame[column].cast(pl.String)
+        here = {each for form in forms for each in form.unique() if each is not None}
         self._came |= here if len(self._came) < MANY else here & self._wanted
-        return pl.lit(kind.is_in(self._wanted))
+        return pl.lit(forms[0].is_in(self._wanted) | forms[1].is_in(self._wanted))
 
     def codes(self, frame: pl.DataFrame, column: str | None) -> Int32s:
         """The code of each event's type, that of "" for an event without one."""

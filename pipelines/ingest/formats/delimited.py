@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 OTHER_SEPARATORS = (";", "\t", "|")
 LONGEST_NAME = 2**17  # of a column, in characters
+PYTHON_ROWS = 20_000  # that are Python's objects at once: many times as large as in a frame
 
 
 def csv_table(
@@ -80,7 +81,8 @@ def csv_table(
         if text.valid:
             try:
                 for batch in _polars_csv(layout):
-                    if quoted and _holds_quote(batch, names):
+                    # At a lone `"` it joins or shifts cells; a doubled one looks like that here.
+                    if quoted and any(batch[name].str.contains('"', literal=True).any() for name in names):
                         break
                     done += batch.height
                     yield layout.without_blanks(batch)
@@ -205,14 +207,9 @@ def _polars_csv(layout: _Layout) -> Iterator[pl.DataFrame]:
     yield from frame.collect_batches(chunk_size=BATCH_ROWS, maintain_order=True)
 
 
-def _holds_quote(batch: pl.DataFrame, names: Sequence[str]) -> bool:
-    """Whether polars may have joined or shifted cells, as it does at a lone `"`; a doubled one looks like that here."""
-    return bool(batch.select(pl.any_horizontal(pl.col(names).str.contains('"', literal=True).any())).item())
-
-
 def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.DataFrame]:
     """Reads the same rows slowly from record `done` on, to find the lines that polars cannot read."""
-    width = len(layout.names)
+    width, at_once, parts = len(layout.names), min(PYTHON_ROWS, BATCH_ROWS), list[pl.DataFrame]()
     rows: list[list[str | None]] = []
     numbers: list[int] = []
     ended = 0  # the line on which the previous record ends
@@ -234,14 +231,17 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
                     continue
                 rows.append([value or None for value in values] + [None] * (width - len(values)))
                 numbers.append(record)
-                if len(rows) == BATCH_ROWS:
-                    yield _frame(layout.names, rows, numbers)
+                if len(rows) == at_once:
+                    parts.append(_frame(layout.names, rows, numbers))
                     rows, numbers = [], []
+                if len(parts) * at_once >= BATCH_ROWS:
+                    yield pl.concat(parts)
+                    parts = []
         except csv.Error as error:
             # An unclosed quote swallows line after line, until the reader notices it at the next quote or the end.
             swallowed = "a quote of the record that begins here is not closed: " if reader.line_num > ended + 1 else ""
             raise DataError(f"{layout.path}, row {ended + 1}: not valid CSV: {swallowed}{error}") from None
-    yield _frame(layout.names, rows, numbers)
+    yield pl.concat([*parts, _frame(layout.names, rows, numbers)])
 
 
 def _frame(names: Sequence[str], rows: list[list[str | None]], numbers: list[int]) -> pl.DataFrame:

@@ -114,7 +114,8 @@ def plain_numbers(values: pl.Series) -> pl.Series:
 def _unreadable(path: Path, error: BaseException) -> DataError:
     reason = str(error).strip().splitlines()[0]
     if isinstance(error, pl.exceptions.PanicException):
-        return DataError(f"{path}: a column of a type that polars cannot read; leave it out or convert it: {reason}")
+        told = "damaged, or a column has a type that polars does not know; leave it out or convert it"
+        return DataError(f"{path}: polars cannot read it: {told}: {reason}")
     return DataError(f"{path}: not a whole Parquet file (truncated, altered or of another format): {reason}")
 
 

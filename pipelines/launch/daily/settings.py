@@ -172,22 +172,20 @@ class Loop:
             refuse_gate(Store(self.settings.store))
         place = self.settings.rules
         rules, _ = read_rules(place)
-        # A day may be judged as a renewal, too: of its own model, which answers with another prior.
-        sections = {f"{file}: rules: {place}": rules, f"{file}: rules: {place}: renewal": rules.renewal}
-        for section, part in ((section, part) for section, part in sections.items() if part is not None):
-            if part.of_report and self.recipe.task == "similarity":
-                raise DataError(
-                    f"{section}: judges figures of a report; a bundle of task = 'similarity' is judged by "
-                    f"{OF_SIMILARITY} alone"
-                )
-            if part.of_both_reports:
-                raise DataError(
-                    f"{section}: has rules with `relative`; the bundle that answers has no report on "
-                    "the events of today, so a day is judged by its own figures only"
-                )
-            for rule in (*part.metrics, *part.slices):
-                if told := _never_judged(rule):
-                    raise DataError(f"{section}: {rule.metric}: {told}")
+        if rules.of_report and self.recipe.task == "similarity":
+            raise DataError(
+                f"{file}: rules: {place}: judges figures of a report; a bundle of task = 'similarity' is judged by "
+                f"{OF_SIMILARITY} alone"
+            )
+        if rules.of_both_reports:
+            raise DataError(
+                f"{file}: rules: {place}: has rules with `relative`; the bundle that answers has no report on "
+                "the events of today, so a day is judged by its own figures only"
+            )
+        # Not those of `[renewal]`: a day that has trained is none.
+        for rule in (*rules.metrics, *rules.slices):
+            if told := _never_judged(rule):
+                raise DataError(f"{file}: rules: {place}: {rule.metric}: {told}")
         if rules.agreement is not None and self.active is None:
             raise DataError(
                 f"{file}: rules: {place}: agreement: no bundle of {self.settings.root} is active; add this rule after "

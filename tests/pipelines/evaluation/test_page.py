@@ -74,8 +74,8 @@ def test_no_name_is_html_in_the_markdown(folder: Path) -> None:
     content["findings"] = [{"name": HOSTILE, "text": HOSTILE, "value": 1.0, "limit": 0}]
     content["looks_ahead"], content["protocol_options"]["words"] = [HOSTILE], [HOSTILE]
     content["map"] = {"left_out": HOSTILE}
-    text = rendered("md", about_recall(content))
-    assert "<script>" not in text and text.count("&lt;script>alert(1)&lt;/script>&amp;\"'") >= 9
+    text = rendered("md", {**about_recall(content), "size": HOSTILE})  # of similar items it names their column
+    assert "<script>" not in text and text.count("&lt;script>alert(1)&lt;/script>&amp;\"'") >= 10
     tokens = MarkdownIt("commonmark").enable("table").parse(text)
     kinds = {child.type for token in tokens for child in (token, *(token.children or []))}
     assert not {"html_block", "html_inline"} & kinds

@@ -241,6 +241,15 @@ def test_a_number_is_one_type_in_files_with_and_without_a_missing_one(tmp_path: 
     assert (manifest.event_types, manifest.events["train"], manifest.dropped) == (("1",), 2, {"event_types": 2})
 
 
+def test_a_bundle_of_before_may_name_the_type_of_a_float(tmp_path: Path) -> None:
+    """Its recipe has the types for a renewal, and nobody can change them there."""
+    frame = pl.DataFrame({"user": ["u", "v", "w"], "item": ["i", "j", "k"], "action": [1.0, None, 2.0]})
+    frame.write_parquet(tmp_path / "e.parquet")
+    config = DataConfig(event_types=("1.0",), valid_share=0, test_share=0)
+    manifest = prepare.run(config, tmp_path / "e.parquet", tmp_path / "out")
+    assert (manifest.event_types, manifest.events["train"]) == (("1",), 1)
+
+
 def test_event_types_that_match_nothing_list_those_there_are(tmp_path: Path) -> None:
     told = r"no event left to use; data\.event_types = \['purchase'\] dropped 8; the types there are buy, view$"
     with pytest.raises(DataError, match=told):

@@ -392,7 +392,10 @@ def test_a_type_of_parquet_at_which_polars_panics_is_refused(tmp_path: Path, mon
     path = tmp_path / "e.parquet"
     pl.DataFrame({"user": ["u"], "item": ["a"], "time": here}).write_parquet(path)
     monkeypatch.delenv("POLARS_IGNORE_TIMEZONE_PARSE_ERROR")
-    told = f"{path}: a column of a type that polars cannot read; leave it out or convert it: called `Result::unwrap"
+    told = (
+        f"{path}: polars cannot read it: damaged, or a column has a type that polars does not know; leave it out or "
+        "convert it: called `Result::unwrap"
+    )
     with pytest.raises(DataError, match="^" + re.escape(told)):
         prepare.run(ALL_TRAIN, path, tmp_path / "out")
 

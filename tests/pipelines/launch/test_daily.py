@@ -929,50 +929,20 @@ KEYS_OF_RULES = (
 )
 
 
-@pytest.mark.parametrize("renewal", [False, True], ids=["model", "renewal"])
 @pytest.mark.parametrize(("head", "groups", "told"), KEYS_OF_RULES)
 def test_a_rule_of_which_a_day_has_no_figure_is_refused_before_the_first_step(
-    loop: Loop, tmp_path: Path, head: str, groups: str, told: str, renewal: bool
+    loop: Loop, tmp_path: Path, head: str, groups: str, told: str
 ) -> None:
     rule = f"{head}\nbound = 'value'\nat_least = 0\n{groups}\n"
-    if renewal:
-        rule = RULE + "[renewal]\n" + rule.replace("[[", "[[renewal.")
     (tmp_path / "gate.toml").write_text(rule, encoding="utf-8")
     with pytest.raises(DataError) as error:
         daily.run(tmp_path / "daily.toml")
-    section = "renewal: " if renewal else ""
-    assert str(error.value) == f"{tmp_path / 'daily.toml'}: rules: {tmp_path / 'gate.toml'}: {section}{told}"
+    assert str(error.value) == f"{tmp_path / 'daily.toml'}: rules: {tmp_path / 'gate.toml'}: {told}"
     assert not (tmp_path / "days").exists()
-
-
-@pytest.mark.parametrize(
-    ("recipe", "rule", "told"),
-    [
-        (
-            RECIPE,
-            "[[renewal.metrics]]\nmetric = 'recall@10'\nbound = 'low'\nat_least = 0\nrelative = 'difference'\n",
-            "has rules with `relative`; the bundle that answers has no report on the events of today, so a day is "
-            "judged by its own figures only",
-        ),
-        (
-            SIMILARITY,
-            "[renewal.findings]\nclean = ['all']\n",
-            "judges figures of a report; a bundle of task = 'similarity' is judged by [index], [latency] and "
-            "[agreement] alone",
-        ),
-    ],
-)
-def test_what_a_renewal_would_refuse_is_refused_before_the_first_step(
-    tmp_path: Path, recipe: str, rule: str, told: str
-) -> None:
-    write_day(tmp_path, 1, alike=True)
-    file = write_settings(tmp_path, f"{SETTINGS}warm = false\n")
-    (tmp_path / "recipe.toml").write_text(recipe, encoding="utf-8")
-    (tmp_path / "gate.toml").write_text(f"[index]\nat_least = 0.9\n{rule}", encoding="utf-8")
-    with pytest.raises(DataError) as error:
-        daily.run(file)
-    assert str(error.value) == f"{file}: rules: {tmp_path / 'gate.toml'}: renewal: {told}"
-    assert not (tmp_path / "days").exists()
+    # A day that has trained is no renewal.
+    renewal = RULE + "[renewal]\n" + rule.replace("[[", "[[renewal.")
+    (tmp_path / "gate.toml").write_text(renewal, encoding="utf-8")
+    loop.refuse_late_mistakes(tmp_path / "daily.toml")
 
 
 def test_the_groups_of_a_daily_report_are_allowed(loop: Loop, tmp_path: Path) -> None:

@@ -91,6 +91,13 @@ def test_query_sends_the_key_of_the_environment(
     assert "source: user" in shown.out and KEY not in shown.out + shown.err
 
 
+def test_query_refuses_a_key_beside_a_password(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWERS_API_KEY", KEY)
+    told = rf"^TOWERS_API_KEY: {url.replace('//', '//[*]{3}@')}/recall has a user or a password, .*; give one of them$"
+    with pytest.raises(DataError, match=told):
+        query.run("u1", url=url.replace("//", "//anna:s3cret@"))
+
+
 @pytest.mark.parametrize("key", [f"{KEY}\n", f"{KEY}é", f"{KEY} {KEY}"])
 def test_query_refuses_a_key_that_no_header_holds_and_does_not_show_it(
     url: str, key: str, monkeypatch: pytest.MonkeyPatch

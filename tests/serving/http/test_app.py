@@ -237,7 +237,7 @@ def test_the_document_names_the_bundles_features_and_has_examples(client: TestCl
             for response in operation["responses"].values():
                 assert all("example" in content for content in response["content"].values())
     new = document["components"]["schemas"]["NamedItem"]["properties"]["features"]
-    assert new["properties"].keys() == {"item", "group", "place"} and new["additionalProperties"] is False
+    assert new["properties"].keys() == {"group", "place"} and new["additionalProperties"] is False
     examples = document["paths"]["/recall"]["post"]["requestBody"]["content"]["application/json"]["examples"]
     assert examples.keys() == {"popular", "history", "user"}
     assert f"at most {GREATEST_NODES} conditions" in request["properties"]["filter"]["description"]

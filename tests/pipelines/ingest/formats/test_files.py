@@ -375,7 +375,7 @@ INCHES = [('"Frame, oak"', '20"', '30"', "red"), ('"Frame, ash"', '24"', '36"', 
 
 
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(rows=st.lists(st.tuples(CELL, CELL, CELL, CELL), min_size=1, max_size=8), batch=st.sampled_from([2, 100]))
+@given(rows=st.lists(st.tuples(CELL, CELL, CELL, CELL), min_size=1, max_size=8), batch=st.sampled_from([2, 5, 100]))
 @example(rows=INCHES, batch=100)
 @example(rows=[("a", '"say ""hi"""', '5" z', "plain")] * 6, batch=2)
 def test_quotes_are_read_as_python_s_csv_reads_them(tmp_path: Path, rows: list[tuple[str, ...]], batch: int) -> None:
@@ -385,6 +385,7 @@ def test_quotes_are_read_as_python_s_csv_reads_them(tmp_path: Path, rows: list[t
         wanted = [tuple(value or None for value in record) for record in csv.reader(handle, strict=True)][1:]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pipelines.ingest.formats.delimited.BATCH_ROWS", batch)
+        patch.setattr("pipelines.ingest.formats.delimited.PYTHON_ROWS", 3)
         found = [row for each in csv_table(path).read(Rejects(skip=False)) for row in each.drop(ROW).rows()]
     assert found == wanted
 
