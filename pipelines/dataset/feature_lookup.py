@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from pipelines.console import Advance, no_bar
 from pipelines.dataset.arrays import CONTEXT, ArrayWriter, map_array
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.number_text import as_strings
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.dataset.resolve_features import column_of
-from pipelines.dataset.vocabulary import ROWS, as_strings, column_blocks
+from pipelines.dataset.vocabulary import ROWS, column_blocks
 from pipelines.errors import DataError
 from towers.config.recipe import Config
 from towers.data.events import Events

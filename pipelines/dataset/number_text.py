@@ -1,4 +1,5 @@
-"""Tells texts that are numbers from others, and finds the one word that makes text of a column of numbers."""
+"""Tells texts that are numbers from others, finds the one word that makes text of a column of numbers, and makes texts
+of numbers."""
 
 import polars as pl
 
@@ -6,6 +7,12 @@ import polars as pl
 NUMBER = r"^\s*[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?\s*$"
 NOT_A_NUMBER = r"^(?i)[+-]?(nan|inf|infinity)$"
 FIRST = 1_000  # rows that mostly show already that a column of texts is none of numbers and one word
+
+
+def as_strings(column: pl.Series) -> pl.Series:
+    """Converts a column to the strings sent in requests; whole floats lose their decimal point, value by value."""
+    text = column.cast(pl.String)
+    return text.str.strip_suffix(".0") if column.dtype.is_float() else text
 
 
 def word_among_numbers(first: pl.DataFrame, frame: pl.LazyFrame) -> tuple[str, int] | None:

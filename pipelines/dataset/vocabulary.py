@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 
 from pipelines.console import Advance, no_bar
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.number_text import as_strings
 from pipelines.dataset.resolve_features import column_of, item_feature
 from towers.config.feature_section import Side
 from towers.config.features import Feature
@@ -227,12 +228,6 @@ def by_falling_count(ids: pl.Series, numbers: Int32s, min_count: int) -> pl.Seri
     counts = counted(numbers, len(ids))
     order = np.argsort(-counts, kind="stable")
     return ids.gather(order[: int((counts >= min_count).sum())])
-
-
-def as_strings(column: pl.Series) -> pl.Series:
-    """Converts a column to the strings sent in requests; whole floats lose their decimal point, value by value."""
-    text = column.cast(pl.String)
-    return text.str.strip_suffix(".0") if column.dtype.is_float() else text
 
 
 def _values(blocks: Iterable[pl.Series], kind: str, most: int) -> pl.Series:

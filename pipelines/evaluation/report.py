@@ -30,10 +30,10 @@ from pipelines.evaluation.page import about_recall, write
 from pipelines.evaluation.protocol.asked import ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
-from pipelines.evaluation.report_json import PER_USER, REPORT, refuse_changed
+from pipelines.evaluation.report_json import PER_USER, REPORT, refuse_other_digest
 from pipelines.evaluation.report_table import head, headline, lines, table
 from pipelines.evaluation.similarity import report as similarity_report
-from pipelines.evaluation.slices import NEW_ITEM, Slice, Trained, slices_of
+from pipelines.evaluation.slices import NEW, NEW_ITEM, Slice, Trained, slices_of
 from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import FIXED, STRONGEST, baselines_of, report_verdict
 from pipelines.rankers.bootstrap import LEVEL, RESAMPLES
@@ -56,7 +56,6 @@ from towers.config.look_ahead import look_ahead
 from towers.config.recipe import with_tuples
 
 SCHEMA_VERSION = 4
-NEW = "new_items"
 KS = (10, 20, 50, 100)
 LIBRARIES = ("numpy", "scipy", "polars")
 DEFAULTS = Protocol()
@@ -174,7 +173,7 @@ def run(
     about: dict[str, Any] = {"user_id": data.users["user_id"].gather(held.users)} if user_ids else {}
     about |= {**trained.about(held), "stored_vector": served.query_rows[held.users] >= 0}
     users = figures.user_table(about, evaluation, [*parts, new])
-    refuse_changed(bundle, digest)
+    refuse_other_digest(bundle, digest)
     write(out, content, about_recall(content), shown, {PER_USER: users}, overwrite=overwrite)
     _show(content, dataset, out)
     return content

@@ -50,7 +50,7 @@ def read_report(directory: Path) -> dict[str, Any]:
     return content
 
 
-def refuse_changed(bundle: Path, digest: str) -> None:
+def refuse_other_digest(bundle: Path, digest: str) -> None:
     """Refuses a report of a bundle that has changed since its digest was taken: it would pass for one of the new.
 
     Raises:

@@ -26,9 +26,11 @@ DEFINITIONS = {
 NEW_ITEM = "items without training events"
 ITEMS = "items"  # the group of new and of known items
 SOMETIMES = (ITEMS, AGE)  # groups that a report lacks where all targets are alike
-OF_TARGETS = ("popularity", ITEMS, AGE, "new_items")  # groups of slices of targets, whose only metric is this
+NEW = "new_items"  # the group of them alone
+ACTIVITY, POPULARITY = "activity", "popularity"
+OF_TARGETS = (POPULARITY, ITEMS, AGE, NEW)  # groups of slices of targets, whose only metric is this
 RECALL = "recall"
-GROUPS = (TRAINING, "activity", *OF_TARGETS)  # of a report that is asked for no column
+GROUPS = (TRAINING, ACTIVITY, *OF_TARGETS)  # of a report that is asked for no column
 OTHERS = "others"
 MOST_VALUES = 10  # of a column of categories that get a slice; the rest are one
 THIRDS = ("most popular items", "items of middle popularity", "least popular items")
@@ -121,7 +123,7 @@ def slices_of(
 
 def activity_slices(history: NDArray[np.int64]) -> list[Slice]:
     """Returns slices of the users by the number of their events before the test, [Q]."""
-    return _slices("activity", bands("activity", "events before the test", history), by_user=True)
+    return _slices(ACTIVITY, bands(ACTIVITY, "events before the test", history), by_user=True)
 
 
 def _slices(group: str, parts: Iterable[Part], *, by_user: bool) -> list[Slice]:
@@ -137,8 +139,8 @@ def _popularity_thirds(popularity: NDArray[np.int64], targets: NDArray[np.int32]
     third[order] = np.minimum(3 * before // max(int(popularity.sum()), 1), 2)
     return [
         Slice(
-            "popularity",
-            f"popularity: {name}",
+            POPULARITY,
+            f"{POPULARITY}: {name}",
             f"targets that are {name}: items by events before the test, cut where each part has a third of the events",
             targets=third[targets] == place,
         )

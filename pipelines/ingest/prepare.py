@@ -40,7 +40,7 @@ from pipelines.ingest.splits import TRAIN, split_events
 from pipelines.ingest.validation import like_the_test
 from pipelines.ingest.writer import PHASE as SORT
 from pipelines.ingest.writer import number_entities, write_splits, write_truth
-from serving.files.staging import OutputExistsError, staged
+from serving.files.staging import refuse_existing, staged
 from towers.config.sections import DataConfig
 
 FILTER = "filter and split"
@@ -73,7 +73,7 @@ def run(
         DataError: the input is wrong; names file, column and row.
         OutputExistsError: `out` exists and may not be replaced, or holds what is read.
     """
-    _keep_inputs(out, events, items, users)
+    refuse_existing(out, overwrite=overwrite, marker=MANIFEST, inputs=[events, items, users])
     with staged(out, overwrite=overwrite, marker=MANIFEST) as staging, local_copies() as copies:
         rejects = Rejects(skip=on_bad_rows == "skip")
         source = open_source(events, items, users, format, config, copies, skip=rejects.skip)
@@ -87,13 +87,6 @@ def run(
     for warning in rejects.warnings():
         say(warning)
     return manifest
-
-
-def _keep_inputs(out: Path, *inputs: Path | str | None) -> None:
-    """Refuses to replace a data set that is, or holds, what it would be made of."""
-    for each in inputs:
-        if each is not None and Path(each).exists() and Path(each).resolve().is_relative_to(out.resolve()):
-            raise OutputExistsError(f"{out} is or holds what this command reads ({each}); name another --out")
 
 
 def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) -> DatasetManifest:

@@ -185,10 +185,8 @@ def _show(judgements: tuple[Judgement, ...]) -> None:
 def _shown(figure: float, judged: Judgement) -> str:
     """A figure with four decimals, or as many as it takes to be on its own side of the limit."""
     side, _, limit = judged.limit.rpartition(" ")
-    shown = f"{figure:,.4f}"
-    for decimals in range(5, MOST_DECIMALS + 1) if side else ():
-        rounded = float(shown.replace(",", ""))
-        if judged.passed == (rounded >= float(limit) if side == "at least" else rounded <= float(limit)):
+    for decimals in range(4, MOST_DECIMALS + 1):
+        rounded = float(f"{figure:.{decimals}f}")
+        if not side or judged.passed == (rounded >= float(limit) if side == "at least" else rounded <= float(limit)):
             break
-        shown = f"{figure:,.{decimals}f}"
-    return shown
+    return f"{figure:,.{decimals}f}"

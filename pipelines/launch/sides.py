@@ -130,8 +130,8 @@ def refuse_other_prior(path: Path, later: str, other_path: Path, other: str) -> 
 def later_priors(members: Sequence[Member]) -> list[str]:
     """Says which members may know test events by their prior: one note where all know the same, else one for each."""
     notes = {member.path: member.later_prior for member in members if member.later_prior}
-    if len({*notes.values()}) == 1:
-        return [f"all sides: {note}" for note in {*notes.values()}]
+    if len(texts := {*notes.values()}) == 1:
+        return [f"all sides: {texts.pop()}"]
     return [f"{path}: {note}" for path, note in notes.items()]
 
 

@@ -160,7 +160,8 @@ def refuse_existing(
         overwrite: it may be replaced, but only by the same kind: a mistyped path must not destroy the inputs.
         marker: the file that every directory of this kind holds; None if the output is a file.
         starts: what every file of this kind starts with.
-        inputs: what the command reads, which is never replaced; URLs and None are skipped.
+        inputs: what the command reads, which is never replaced, nor a directory that holds it; URLs and None are
+            skipped.
 
     Raises:
         OutputExistsError: it exists and may not be replaced.
@@ -169,8 +170,11 @@ def refuse_existing(
     if out.exists():
         if not overwrite:
             raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
-        if any(each is not None and Path(each).exists() and out.samefile(each) for each in inputs):
-            raise OutputExistsError(f"{out} is what this command reads; name another --out")
+        for read in (Path(each) for each in inputs if each is not None and Path(each).exists()):
+            if out.is_dir() and read.resolve().is_relative_to(out.resolve()):
+                raise OutputExistsError(f"{out} is or holds what this command reads ({read}); name another --out")
+            if out.samefile(read):
+                raise OutputExistsError(f"{out} is what this command reads; name another --out")
         if out.is_dir():
             replaceable = not any(out.iterdir()) or (marker is not None and (out / marker).is_file())
             kind = "a directory" if marker is None else f"no directory with {marker}"

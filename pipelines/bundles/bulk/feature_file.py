@@ -14,8 +14,7 @@ import polars as pl
 from pipelines.bundles.bulk.trained_columns import TrainedColumns
 from pipelines.console import say
 from pipelines.dataset.list_text import SEPARATORS, split_text
-from pipelines.dataset.number_text import NOT_A_NUMBER, NUMBER
-from pipelines.dataset.vocabulary import as_strings
+from pipelines.dataset.number_text import NOT_A_NUMBER, NUMBER, as_strings
 from pipelines.errors import DataError
 from pipelines.ingest.columns.attributes import typed_columns
 from pipelines.ingest.columns.dates import in_calendar, seconds_of

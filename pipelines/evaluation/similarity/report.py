@@ -19,7 +19,7 @@ from pipelines.evaluation.figures import PHASE as INTERVALS
 from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.page import write
-from pipelines.evaluation.report_json import PER_ITEM, refuse_changed
+from pipelines.evaluation.report_json import PER_ITEM, refuse_other_digest
 from pipelines.evaluation.report_table import figures_table, headline, interval
 from pipelines.evaluation.similarity.figures import (
     NEARER,
@@ -134,7 +134,7 @@ def run(
     content["map"] = map_content(drawn)
     page = exhibits(content, group, labels, served, data, popularity, drawn)
     tables = {PER_ITEM: _per_item(measured, labels, data)}
-    refuse_changed(bundle.path, provenance["bundle"]["digest"])
+    refuse_other_digest(bundle.path, provenance["bundle"]["digest"])
     write(out, content, about_neighbours(content), page, tables, overwrite=overwrite)
     _show(content, out)
     return content

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from pipelines.dataset.column_lines import visible
+from pipelines.dataset.number_text import as_strings
 from pipelines.errors import DataError
 from pipelines.ingest.columns.event_table import Codes
 from towers.data.events import Int16s, Int32s
@@ -41,15 +42,15 @@ class EventTypes:
             raise DataError(f"{path}, column {column!r}: wrong type: an event's type is text or a number, got {dtype}")
         if not self._wanted or column is None:
             return None
-        # Bundles of before may name "1.0", for a renewal.
-        forms = _texts(frame[column]), frame[column].cast(pl.String)
+        # A missing value makes floats of whole numbers, but no other types. Bundles of before may name "1.0".
+        forms = as_strings(frame[column]), frame[column].cast(pl.String)
         here = {each for form in forms for each in form.unique() if each is not None}
         self._came |= here if len(self._came) < MANY else here & self._wanted
         return pl.lit(forms[0].is_in(self._wanted) | forms[1].is_in(self._wanted))
 
     def codes(self, frame: pl.DataFrame, column: str | None) -> Int32s:
         """The code of each event's type, that of "" for an event without one."""
-        names = pl.repeat("", frame.height, eager=True) if column is None else _texts(frame[column])
+        names = pl.repeat("", frame.height, eager=True) if column is None else as_strings(frame[column])
         return self._codes.encode(names.fill_null(""))
 
     def numbered(self, codes: Int32s | None) -> tuple[tuple[str, ...], Int16s | None]:
@@ -75,9 +76,3 @@ class EventTypes:
         """
         if absent := sorted(self._wanted - self._came):
             raise DataError(f"{path}: data.event_types: no event has the type {absent[0]!r}{self.told()}")
-
-
-def _texts(types: pl.Series) -> pl.Series:
-    """Types as texts; a missing value, which makes floats of whole numbers, must not make other types of them."""
-    texts = types.cast(pl.String)
-    return texts.str.strip_suffix(".0") if types.dtype.is_float() else texts

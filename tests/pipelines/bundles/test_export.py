@@ -20,7 +20,7 @@ from pipelines.bundles import export
 from pipelines.bundles.bulk import recall
 from pipelines.bundles.run import load_run
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.vocabulary import as_strings
+from pipelines.dataset.number_text import as_strings
 from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.forget.dataset import forget_in_dataset

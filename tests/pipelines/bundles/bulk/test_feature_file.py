@@ -12,7 +12,7 @@ import pytest
 from pipelines.bundles.bulk.feature_file import FeatureFile, Request
 from pipelines.bundles.bulk.trained_columns import TrainedColumns
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.vocabulary import as_strings
+from pipelines.dataset.number_text import as_strings
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.ingest.formats.copies import Copies, local_copies
