@@ -157,8 +157,7 @@ def file_content(config: Path) -> dict[str, Any]:
     if config.is_fifo():
         # As of the shell's `<(…)`: the settings are read more than once, the second time from an empty pipe.
         raise ValueError("a pipe, which can be read only once; name a file")
-    with config.open("rb") as file:
-        content = tomllib.load(file)
+    content = tomllib.loads(config.read_text(encoding="utf-8-sig"))
     if "config" in content:
         raise ValueError("config: a settings file cannot name another one")
     return content

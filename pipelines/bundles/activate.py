@@ -50,7 +50,9 @@ def show(root: Root) -> None:
         cells = (name, info.state, info.model_version or "", created, items, problem)
         table.add_row(*(Text(cell) for cell in cells))
     results().print(table)
-    if not any(info.state == "active" for info in infos):
+    if not infos:
+        say(f"no bundle in {shown}; `towers export --run RUN --out BUNDLE` makes one")
+    elif not any(info.state == "active" for info in infos):
         say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(shown)}")
 
 

@@ -15,7 +15,7 @@ from pipelines.dataset.digests import refuse_changes
 from pipelines.dataset.feature_lookup import build_tables
 from pipelines.dataset.vocabulary import load_features
 from pipelines.errors import DataError
-from serving.bundle.manifest import DATASET_FILE
+from serving.bundle.manifest import DATASET_FILE, MANIFEST
 from towers.config.recipe import Config, load_config
 from towers.data.feature_tables import FeatureTables
 from towers.model.graphs import connect_graphs
@@ -55,7 +55,7 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
         DataError: a part is missing or damaged, or the data set is not the one it was trained on.
     """
     if not (run / "summary.json").is_file():
-        raise DataError(f"{run}: not a finished run (no summary.json); `towers train --out {run}` makes one")
+        raise DataError(f"{run}: not a finished run{_instead(run)}")
     with _whole(run / "summary.json"):
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         # Relative to the run, so both may move together.
@@ -82,6 +82,15 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
     model.candidate_tower(_constants({name: rows[:1] for name, rows in tables.items.items()}))
     tf.train.Checkpoint(model=model).read(str(run / "checkpoints" / "final")).assert_existing_objects_matched()
     return Run(run, config, summary, dataset, model, tables)
+
+
+def _instead(path: Path) -> str:
+    """What a directory without a summary is, and what to do."""
+    if (path / DATASET_FILE).is_file():
+        return f", but a data set; `towers train --dataset {path} --config RECIPE --out RUN` makes a run"
+    if (path / MANIFEST).is_file():
+        return ", but a bundle, which a run was exported as"
+    return f" (no summary.json); `towers train --out {path}` makes one"
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipelines.console import amount, progress
 from pipelines.dataset.heldout import HeldOut
 from pipelines.evaluation.examples import names
+from pipelines.rankers.bootstrap import FEWEST
 from pipelines.rankers.ranker import Served
 from towers.evaluation import metrics
 
@@ -24,10 +25,8 @@ LEAST_RANK = 0.1  # effective rank, as a share of the dimension
 LEAST_COVERAGE = 0.05  # items in the lists of all users, as a share of what these lists could hold
 MOST_ALIKE = 0.5  # of all places, filled with the k items that are shown most
 MOST_SHOWN = 0.5  # share of the users who are shown one item
-# Of fewer lists, places and shares say little: one list is always the same k items. And percentiles of resamples can be
-# too close: of ten users' normal differences with a true mean of 0, one interval in ten leaves it out, of five one in
-# six.
-FEWEST_LISTS = 20
+# Of fewer lists, places and shares say little, too: one list is always the same k items.
+FEWEST_LISTS = FEWEST
 MOST_DUPLICATES = 0.01
 MOST_NORM = 10.0  # times the median
 NAMES_TARGET = "names the target"  # of a column; the finding's name begins with the column's

@@ -166,7 +166,7 @@ def run(
     }
     figure, titles = f"recall@{headline(evaluation.ks)}", {name: str(each) for name, each in baselines.settings.items()}
     kind = f"{STRONGEST} on validation" if baselines.choice.validation else FIXED
-    content["verdict"] = report_verdict(content, figure, strongest, titles, kind).content()
+    content["verdict"] = report_verdict(content, figure, strongest, titles, kind, len(held.users)).content()
     mapped = item_maps(served, data, popularity, columns)
     content["map"] = map_content(mapped)
     shown = exhibits(content, evaluation, served, data, held, popularity, mapped)

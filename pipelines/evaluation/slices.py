@@ -157,7 +157,8 @@ def _column_slices(data: Dataset, asked: Asked, name: str) -> Iterator[Slice]:
         values = data.items[column].gather(held.target_items)
     else:
         values = event_column(data, column).gather(target_events(data, held, asked.window))
-    yield from slices_of_values(name, values, by_user=table == "users")
+    # Beside the group that the report has of this name anyway.
+    yield from slices_of_values(f"{table}.{column}" if name in GROUPS else name, values, by_user=table == "users")
 
 
 def find_column(data: Dataset, name: str, of: Sequence[str] = ("users", "items", "events")) -> tuple[str, str]:
@@ -206,9 +207,9 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     lists = isinstance(values.dtype, pl.List)
     if isinstance(values.dtype, pl.List | pl.Array) and values.dtype != pl.List(pl.String):
         raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")
-    texts = values if lists else values.cast(pl.String)
+    texts = (values if lists else values.cast(pl.String)).alias("value")  # polars counts no values of a "count"
     each = texts.explode() if lists else texts
-    names = each.drop_nulls().value_counts(sort=True).head(MOST_VALUES)[each.name].sort().to_list()
+    names = each.drop_nulls().value_counts(sort=True).head(MOST_VALUES)["value"].sort().to_list()
     parts: list[Part] = [
         (
             repr(value) if value in (OTHERS, MISSING) else value,

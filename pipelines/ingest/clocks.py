@@ -1,4 +1,4 @@
-"""Warns of events whose times no clock can have told: later than now, or long before the others."""
+"""Warns of events whose times no clock can have told: later than now, or long before our days."""
 
 from time import time as clock
 
@@ -7,8 +7,11 @@ import numpy as np
 from pipelines.console import amount, say
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S
 from pipelines.ingest.columns.event_table import EventTable
+from pipelines.ingest.columns.likely_times import times_elsewhere
 from pipelines.ingest.columns.times import LOGGED
 from towers.data.events import Int64s
+
+DAYS = (20_000, 60_000)  # since 1899, of the years 1954 to 2064
 
 
 def warn_of_clocks(events: EventTable) -> None:
@@ -20,6 +23,22 @@ def warn_of_clocks(events: EventTable) -> None:
     if late := told_of_future(events.time, events.time_unit):
         newest = "they count as the newest in a split by time, in histories and in a prior"
         say(f"warning: {late}: {newest}; mend their times or data.time_unit, or leave them out")
+
+
+def warn_of_small_times(events: EventTable) -> None:
+    """Warns if all events are from before 1990; for callers that keep times whose unit the recipe does not state.
+
+    So it is if another column holds the times, or if they are no seconds since 1970.
+    """
+    times, unit = events.time, events.time_unit
+    if times is None or unit not in TICKS_PER_S or times.max() >= LOGGED[0] * TICKS_PER_S[unit]:
+        return
+    first, last = times.min(), times.max()
+    told = f"all times (column {events.roles.time!r}) are of {_moment(first, unit)} to {_moment(last, unit)}"
+    days = first >= DAYS[0] * TICKS_PER_S[unit] and last <= DAYS[1] * TICKS_PER_S[unit]
+    excel = "; numbers of 20,000 to 60,000 may be days since 1899, as Excel writes them: write 2026-01-31T12:30:00"
+    stated = "if the clock counts from a start of its own, state its unit: --config default --set data.time_unit=s"
+    say(f"warning: {told}{excel if days else ''}{times_elsewhere(events.context)}; {stated}")
 
 
 def told_of_future(times: Int64s, unit: str | None) -> str:

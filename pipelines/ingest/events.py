@@ -21,7 +21,7 @@ from pipelines.ingest.columns.numbers import numbers
 from pipelines.ingest.columns.one_line import OneLine
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.columns.times import TimeColumn
-from pipelines.ingest.formats.column_names import Roles, event_roles
+from pipelines.ingest.formats.column_names import NAME_WEIGHTS, Roles, event_roles
 from pipelines.ingest.formats.rejects import ROW, Rejects, short_name
 from pipelines.ingest.formats.source import ORDERED, Source
 from towers.config.sections import DataConfig
@@ -131,7 +131,7 @@ class _Reader:
         for column in self.ids:
             frame = column.clean(frame)
         if roles.time is not None:
-            frame = self.times.parse(frame, path, roles.time)
+            frame = self.times.parse(frame, path, roles.time, roles.context)
         if roles.weight is not None:
             frame = self._weights(frame, path, roles.weight)
         if roles.context:
@@ -210,10 +210,11 @@ class _Reader:
         dtype = frame.schema[column]
         if not (dtype.is_numeric() or dtype == pl.String or dtype == pl.Null):
             raise DataError(f"{path}, column {column!r}: wrong type: a weight is a number, got {dtype}")
-        frame = self.rejects.split_off(frame, value.is_null(), path, column, "no weight")
+        remedy = NAME_WEIGHTS if "weight" not in self.parts else ""
+        frame = self.rejects.split_off(frame, value.is_null(), path, column, "no weight", remedy=remedy)
         if dtype != pl.String:
             frame = frame.with_columns(value.cast(pl.Float64))
-        frame = numbers(frame, column, path, self.rejects, "NaN or infinite")
+        frame = numbers(frame, column, path, self.rejects, "NaN or infinite", remedy)
         # Rounded to 0, as float32 or by a processor that knows no smaller ones, it would be an impression.
         tiny = (value > 0) & (value < TINY)
         frame = frame.with_columns(pl.when(tiny).then(TINY).otherwise(value).cast(pl.Float32).alias(column))

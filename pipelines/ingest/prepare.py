@@ -22,14 +22,15 @@ from pipelines.dataset.manifest import (
     digest_files,
     with_fingerprint,
 )
-from pipelines.ingest.clocks import warn_of_clocks
+from pipelines.ingest.clocks import warn_of_clocks, warn_of_small_times
 from pipelines.ingest.columns.attributes import read_attributes, refuse_unknown_columns
 from pipelines.ingest.columns.event_table import renumber
 from pipelines.ingest.columns.ids import IdForm, IdForms, refuse_strangers
+from pipelines.ingest.columns.likely_times import without_times
 from pipelines.ingest.events import PHASE as EVENTS
 from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
-from pipelines.ingest.formats.column_names import event_roles, id_column, without_times
+from pipelines.ingest.formats.column_names import event_roles, id_column
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects, short_name
 from pipelines.ingest.formats.source import Source, open_source
@@ -125,6 +126,8 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     warn_of_ids("item", item_rows["item_id"], table.item)
     if split.timed:  # else the times are not kept
         warn_of_clocks(table)
+        if config.time_unit == "auto":
+            warn_of_small_times(table)
     staging.mkdir()
     item_rows.write_parquet(staging / "items.parquet")
     user_rows.drop("train_count").write_parquet(staging / "users.parquet")

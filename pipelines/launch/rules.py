@@ -217,7 +217,7 @@ def read_toml(path: Path, model: type[Model], whole: str) -> tuple[Model, bytes]
     try:
         content = path.read_bytes()
         # In JSON an array may be a tuple, also for strict models.
-        text = json.dumps(tomllib.loads(content.decode()), default=str)
+        text = json.dumps(tomllib.loads(content.decode("utf-8-sig")), default=str)
         return model.model_validate_json(text), content
     except OSError as error:
         raise DataError(f"{path}: cannot be read: {error.strerror}") from None

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.dataset.popularity import Counting
-from pipelines.rankers.bootstrap import Estimate, bootstrap, opposite, texts
+from pipelines.rankers.bootstrap import FEWEST, Estimate, bootstrap, opposite, texts
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import CHOSEN_BY, Choice, choose
 from pipelines.rankers.evaluate import Ranker, per_user
@@ -88,6 +88,7 @@ class Verdict:
         baseline_title: its display name.
         baseline_value: its value.
         difference: the model minus the baseline, paired by user.
+        users: by how many users they are judged, or items of a similarity report.
         kind: what the baseline is: the strongest on what chose it, not on what the figures are of.
         higher: the highest baseline by these figures, if that is another one: ``baseline``, ``title``, ``value`` and
             ``difference``.
@@ -99,6 +100,7 @@ class Verdict:
     baseline_title: str
     baseline_value: float
     difference: Estimate
+    users: int
     kind: str = STRONGEST
     higher: Mapping[str, Any] | None = None
 
@@ -109,10 +111,10 @@ class Verdict:
 
     @property
     def conclusion(self) -> str:
-        """Whether the interval lies above 0, below 0, or contains 0."""
-        if self.difference["low"] > 0:
+        """Whether the interval lies above 0, below 0, or contains 0; of few users none proves a difference."""
+        if self.users >= FEWEST and self.difference["low"] > 0:
             return BETTER
-        if self.difference["high"] < 0:
+        if self.users >= FEWEST and self.difference["high"] < 0:
             return WORSE
         return MAYBE_WORSE if self.below else MAYBE_BETTER
 
@@ -121,9 +123,10 @@ class Verdict:
         """One readable line; a negative difference is given as how far the model is below."""
         value, low, high = texts(opposite(self.difference) if self.below else self.difference)
         side = "below" if self.below else "above"
+        few = f" by so few ({self.users})" if self.users < FEWEST else ""
         return (
             f"{self.metric} {self.value:.4f}: {side} the {self.kind} ({self.baseline_title}: "
-            f"{self.baseline_value:.4f}) by {value} ({low} to {high}): {self.conclusion}{self._other}"
+            f"{self.baseline_value:.4f}) by {value} ({low} to {high}): {self.conclusion}{few}{self._other}"
         )
 
     @property
@@ -140,7 +143,7 @@ class Verdict:
 
 
 def report_verdict(
-    figures: Mapping[str, Any], metric: str, strongest: str, titles: Mapping[str, str], kind: str
+    figures: Mapping[str, Any], metric: str, strongest: str, titles: Mapping[str, str], kind: str, users: int
 ) -> Verdict:
     """Builds the verdict of a report.
 
@@ -150,6 +153,7 @@ def report_verdict(
         strongest: name of the baseline that the model is compared with.
         titles: name -> display name, of every baseline.
         kind: see `Verdict`.
+        users: see `Verdict`.
     """
     values = {ranker: figures["metrics"][ranker][metric]["value"] for ranker in (EXACT, *titles)}
     differences = {ranker: figures["differences"][f"{EXACT}_minus_{ranker}"][metric] for ranker in titles}
@@ -163,7 +167,7 @@ def report_verdict(
             "difference": differences[highest],
         }
     title, other = titles[strongest], values[strongest]
-    return Verdict(metric, values[EXACT], strongest, title, other, differences[strongest], kind, higher)
+    return Verdict(metric, values[EXACT], strongest, title, other, differences[strongest], users, kind, higher)
 
 
 def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.floating[Any]], metric: str) -> str:
@@ -191,4 +195,4 @@ def validation_verdict(data: Dataset, users: Int32s, model_values: NDArray[np.fl
         float(values[strongest].mean()),
         str(baselines.settings[strongest]),
     )
-    return Verdict(metric, value, strongest, title, other, drawn.difference(EXACT, strongest)).text
+    return Verdict(metric, value, strongest, title, other, drawn.difference(EXACT, strongest), len(held.users)).text

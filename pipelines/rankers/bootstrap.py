@@ -16,6 +16,9 @@ from pipelines.console import Advance, no_bar
 
 RESAMPLES = 1_000
 LEVEL = 0.95
+# Percentiles of resamples of fewer can be too close: of ten users' normal differences with a true mean of 0, one
+# interval in ten leaves it out, of five one in six, and of one user every one.
+FEWEST = 20
 # Resampling counts held at once: 16 MB, so a million users need no more memory than a thousand.
 _BLOCK = 2_000_000
 

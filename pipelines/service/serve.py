@@ -6,6 +6,7 @@ Settings come from the options, TOWERS_ variables and a TOML file.
 import difflib
 import errno
 import logging
+import logging.config
 import os
 import resource
 import socket
@@ -156,6 +157,7 @@ def refuse_files(settings: Settings) -> None:
         if settings.keys is not None:
             read_keys(settings.keys)
         if settings.state is not None:
+            logging.config.dictConfig(log_config(settings))  # a new journal says so
             with telling("--state", settings.state):
                 journal_at(settings.state).close()
     except KeysError as error:

@@ -93,7 +93,8 @@ class Worker:
         elif not self.process.is_alive():
             self._retire(metrics)
         elif self.answers and self._stands_still():
-            log.error("worker %s: its event loop has been blocked for %g s", self.process.pid, HUNG_S)
+            blocked_s = self._most_still * LOOK_S
+            log.error("worker %s: its event loop has been blocked for %g s", self.process.pid, blocked_s)
             self.send(signal.SIGKILL)
 
     def has_left(self, metrics: Path) -> bool:

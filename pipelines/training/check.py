@@ -145,7 +145,7 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
     if config.data.refit and not has_targets(data, "valid"):
         raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not has_targets(data, "valid"):
-        raise ConfigError("model.norm_exponent: the data set has no validation targets to choose it on; give a number")
+        raise ConfigError("model.norm_exponent: no validation targets choose it; --set model.norm_exponent=1 gives one")
     prior = config.model.prior
     if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):
         raise ConfigError(

@@ -122,7 +122,7 @@ def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | 
         shape: the shape it must have, None for any length.
 
     Raises:
-        BundleError: it is missing, truncated, a pickle, or of another type or shape.
+        BundleError: it is missing, truncated, unreadable, a pickle, or of another type or shape.
     """
     path = bundle / name
     try:
@@ -130,7 +130,10 @@ def open_array(bundle: Path, name: str, dtype: type[Number], shape: tuple[int | 
     except FileNotFoundError:
         raise BundleError(f"{path}: missing") from None
     except (ValueError, OSError, EOFError) as error:
-        raise BundleError(f"{path}: truncated or altered: {error}") from None
+        # The system's own reasons, such as no free file handle, say nothing about the file.
+        reason = getattr(error, "strerror", None)
+        told = f"cannot be read: {reason}" if reason else f"truncated or altered: {error}"
+        raise BundleError(f"{path}: {told}") from None
     if array.dtype != dtype:
         raise BundleError(f"{path}: must hold {np.dtype(dtype)}, holds {array.dtype}")
     if len(shape) != array.ndim or any(want not in (None, have) for want, have in zip(shape, array.shape, strict=True)):

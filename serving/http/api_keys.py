@@ -59,8 +59,7 @@ def read_keys(path: Path) -> list[Key]:
     try:
         if path.is_fifo():  # as of the shell's `<(…)`: each process reads the keys, the second from an empty pipe
             raise KeysError(f"{path}: a pipe, which can be read only once; name a file")
-        with path.open("rb") as file:
-            content = tomllib.load(file)
+        content = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise KeysError(f"{path}: {error.strerror or error}") from None
     except ValueError as error:  # not TOML, or not UTF-8; such an error may quote the file

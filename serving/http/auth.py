@@ -1,6 +1,6 @@
 """Authenticates and authorises requests by API key, in a middleware between the log and the limits.
 
-Rejected requests get 401 or 403 and a closed connection; their bodies are not read. A browser, which cannot send
+Rejected requests get 401 or 403 and a closed connection; their bodies are dropped unseen. A browser, which cannot send
 `Bearer`, sends the key for the window as the password of `Basic`; no other path accepts that, so that no other site can
 make a browser send the key along with a change.
 """
@@ -14,7 +14,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from serving.http.api_keys import KeyRing
 from serving.http.route_table import OPEN, READ
-from serving.protocol.asgi import CLOSE, answer, error_bytes
+from serving.protocol.asgi import CLOSE, error_bytes
+from serving.protocol.refusal import refuse
 from serving.telemetry import metrics
 from serving.window.routes import is_window
 
@@ -48,13 +49,13 @@ class Access:
             refused = _refused(self._keys, scope)
             if refused is not None:
                 metrics.refused("key")
-                await answer(send, *refused, CLOSE)
+                await refuse(scope, receive, send, *refused, CLOSE)
                 return
         await self.app(scope, receive, send)
 
 
 def _refused(keys: KeyRing, scope: Scope) -> tuple[Any, ...] | None:
-    """The arguments of `answer` that reject a request, or None."""
+    """The arguments of `refuse` that reject a request, or None."""
     sent = [value for name, value in scope["headers"] if name == b"authorization"]
     if is_window(scope["path"]) and not (len(sent) == 1 and sent[0].lower().startswith(SCHEME)):
         return _refused_browser(keys, sent)

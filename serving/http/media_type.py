@@ -6,6 +6,7 @@ from serving.errors import RequestError
 
 JSON = "application/json"
 _JSON = JSON.encode()
+MOST_SHOWN = 100  # characters of what came
 UTF_8 = (b"utf-8", b"utf8", b"us-ascii")  # ASCII is a part of UTF-8
 
 
@@ -28,7 +29,7 @@ def refuse_other_media_types(headers: Iterable[tuple[bytes, bytes]]) -> None:
         return
     kind, *parameters = (each.strip().lower() for each in media_type.split(b";"))
     if kind != _JSON:
-        raise RequestError(f"send Content-Type: {JSON}", code="unsupported_media_type")
+        raise _refused(f"send Content-Type: {JSON}", media_type)
     for each in parameters:
         name, _, value = each.partition(b"=")
         value = value.strip(b' "')
@@ -37,4 +38,5 @@ def refuse_other_media_types(headers: Iterable[tuple[bytes, bytes]]) -> None:
 
 
 def _refused(rule: str, value: bytes) -> RequestError:
-    return RequestError(f"{rule}, got {value.decode('latin-1')!r}", code="unsupported_media_type")
+    came = repr(value.decode("latin-1")[:MOST_SHOWN]) if value else "none"
+    return RequestError(f"{rule}, got {came}", code="unsupported_media_type")

@@ -46,8 +46,8 @@ ERROR_EXAMPLES = {
         "no_state",
         "this service keeps no live changes; start it with --state DIR",
     ),
-    413: ("The body is too large", "too_large", "the body is larger than 1048576 bytes"),
-    415: ("Not sent as JSON", "unsupported_media_type", "send Content-Type: application/json"),
+    413: ("The body is too large", "too_large", "the body is larger than 1048576 bytes, got 2000000"),
+    415: ("Not sent as JSON", "unsupported_media_type", "send Content-Type: application/json, got none"),
     422: (
         "A field is wrong",
         "invalid_request",

@@ -60,10 +60,11 @@ def explained(detail: dict[str, Any], model: type[BaseModel] | None = None) -> R
         rule = "must hold more than blanks, and no line break" if blank else "must hold no line feed"
     else:
         rule = _RULES[detail["type"]].format(**detail.get("ctx", {})) if detail["type"] in _RULES else detail["msg"]
-    if detail["type"] == "missing":
+    if detail["type"] in ("missing", "string_too_short"):
         return RequestError(f"{where}: {rule}", field=field)
+    came = f"{len(detail['input'])}" if detail["type"] == "string_too_long" else _shown(detail["input"])
     hint = "; ids are strings, even if they look like numbers" if rule == "must be a string" else ""
-    return RequestError(f"{where}: {rule}, got {_shown(detail['input'])}{hint}", field=field)
+    return RequestError(f"{where}: {rule}, got {came}{hint}", field=field)
 
 
 def at_most(values: Sequence[object], most: int, field: str) -> None:

@@ -30,7 +30,7 @@ HEADER = b"x-request-id"
 SAFE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,128}")
 UNKNOWN = "unknown"
 # The log summarises these per second and reason. The wait for a body is the caller's: it makes no request slow.
-SUMMARISED = frozenset({408, 429})
+SUMMARISED = frozenset({401, 403, 408, 429})
 INTERNAL = error_bytes("internal", "internal error; see the log")
 STOPPING = error_bytes("stopping", "the service is stopping")
 
@@ -76,7 +76,6 @@ class RequestLog:
                 status = -1
             await send(message)
 
-        metrics.entered()
         try:
             await self.app(scope, receive, noting)
             if status > 0:  # cut off, because the caller did not read it: of that the summary of refusals tells the log
@@ -97,8 +96,6 @@ class RequestLog:
                     self._over(scope, 500, time.perf_counter() - begun)
                 raise
             await answer(noting, 500, INTERNAL)
-        finally:
-            metrics.left()
 
     def _id(self, scope: Scope) -> str:
         for name, value in scope["headers"]:

@@ -1,7 +1,8 @@
 """Limits the size, time and concurrency of a worker's requests.
 
-Complete requests within the limits reach the app; the others get 400, 413 or 429 at once. Waiting for a caller takes no
-slot: neither a partial body nor an unread response blocks other requests.
+Complete requests within the limits reach the app; the others get 400, 413 or 429, before their connection closes only
+after the rest of the body (`refuse`). Waiting for a caller takes no slot: neither a partial body nor an unread response
+blocks other requests.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.protocol.asgi import ABORT, CLOSE, answer, error_bytes
 from serving.protocol.exchange import EXCHANGE, Exchange, Exchanges
 from serving.protocol.line import Line
+from serving.protocol.refusal import closes, drop_body, refuse
 from serving.settings import Settings
 from serving.telemetry import metrics
 
@@ -56,14 +58,14 @@ class Limits:
         self.in_flight = self.heavy = 0
         self._line = Line(settings.max_concurrent)
         self._exchanges = Exchanges(settings.max_waiting_bytes)
-        self._too_large = error_bytes("too_large", f"the body is larger than {settings.max_body_bytes} bytes")
+        self._too_large = f"the body is larger than {settings.max_body_bytes} bytes"
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Rejects a request or passes it on."""
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        length, closing, work = 0, [], self._kinds.get(scope["path"], HEAVY)
+        length, work = 0, self._kinds.get(scope["path"], HEAVY)
         for name, value in scope["headers"]:
             if name == b"upgrade":
                 # httptools drops the body of such a request or parses it as the next request: read nothing more.
@@ -72,15 +74,13 @@ class Limits:
                 return
             if name == b"content-length":
                 length = int(value)
-            elif name == b"expect":
-                closing = [CLOSE]  # A rejected caller may or may not still send the body.
         if work is PROBE:
             await self.app(scope, receive, send)
         elif length > self._settings.max_body_bytes:
-            await answer(send, 413, self._too_large, *closing)
+            await refuse(scope, receive, send, 413, error_bytes("too_large", f"{self._too_large}, got {length}"))
         elif full := self._full(work):
             metrics.refused(full)
-            await answer(send, 429, FULL[full], AGAIN, *closing)
+            await refuse(scope, receive, send, 429, FULL[full], AGAIN)
         else:
             await self._exchange(work, scope, receive, send)
 
@@ -91,7 +91,9 @@ class Limits:
         try:
             arrived = await exchange.arrives(self._settings.max_body_bytes)
             if arrived is None:
-                await answer(exchange.send, 413, self._too_large)
+                if closes(scope):
+                    await drop_body(receive)
+                await answer(exchange.send, 413, error_bytes("too_large", self._too_large))
             elif arrived:
                 if full := self._full(work):
                     metrics.refused(full)
@@ -116,6 +118,7 @@ class Limits:
                 inside = False
                 self.in_flight -= 1
                 self.heavy -= heavy
+                metrics.left()
                 if not heavy:
                     self._line.leave()
 
@@ -126,6 +129,7 @@ class Limits:
 
         self.in_flight += 1
         self.heavy += heavy
+        metrics.entered()
         scope.setdefault("state", {})[EXCHANGE] = exchange
         exchange.work(math.inf if work is LONG else self._settings.request_timeout_s)
         try:

@@ -19,11 +19,10 @@ from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST
 from serving.bundle.versions import Versions, bundle_root
 from serving.errors import BundleError
+from serving.service.bundle_refusals import BundleRefusal, Pauses, Stamp, passes, stamp_of
 from serving.service.look import Refusal, new_refusals
 
 T = TypeVar("T")
-# Inode, mtime and size of a file: they change with every write.
-Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,12 +40,6 @@ class ActiveBundle(Generic[T]):
     stamp: Stamp
 
 
-class _Refusal(Refusal):
-    """Also the stamps of `active.json` and the bundle's manifest then."""
-
-    stamps: tuple[Stamp, Stamp]
-
-
 class ActiveBundles(Generic[T]):
     """Holds the bundles that serve. Every method is thread-safe.
 
@@ -62,7 +55,7 @@ class ActiveBundles(Generic[T]):
         self._checking = threading.Lock()
         # The bundles by role, and the canary's share of the users: one value, so that readers see both change at once.
         self._now: tuple[Mapping[str, ActiveBundle[T]], float] = {}, 0.0
-        self._refused: dict[str, _Refusal] = {}
+        self._refused: dict[str, BundleRefusal] = {}
         self._retired: list[weakref.ref[T]] = []
 
     @property
@@ -95,27 +88,31 @@ class ActiveBundles(Generic[T]):
         """
         with self._checking:
             self._versions = bundle_root(self.path)
-            wanted, share = self._wanted()
+            first = self._wanted()[0]["active"]
             earlier = () if self._versions is None else self._versions.earlier()
-            active = next(filter(None, map(self._active_bundle, (wanted["active"], *earlier))), None)
+            active = next(filter(None, map(self._active_bundle, (first, *earlier))), None)
             refused = self._refused
             if active is None:
-                raise BundleError(refused[wanted["active"].name].reason)
-            self._flip(wanted, share, active)
+                raise BundleError(refused[first.name].reason)
+            self._now = {"active": active}, 0.0
+            self._check()  # opens the canary, and what was activated meanwhile
             told = [f"refused: {each.reason}" for each in (refused | self._refused).values()]
-            return "; ".join([*told, f"{active.name} answers"]) if told else None
+            return "; ".join([*told, f"{self.active.name} answers"]) if told else None
 
-    def check(self) -> str | None:
+    def check(self, *, again: bool = False) -> str | None:
         """Checks for newly activated or rewritten bundles, opens them and swaps them in.
 
-        A refused bundle is not retried until `active.json` or its manifest is rewritten. A refused canary gets no
-        users. One thread runs at a time; the others wait.
+        A refused bundle is not retried until `active.json` or its manifest is rewritten, or after a pause if the fault
+        may pass by itself. A refused canary gets no users. One thread runs at a time; the others wait.
+
+        Args:
+            again: also retry, and tell again, what was refused.
 
         Returns:
             What changed, as one log line, or None.
         """
         with self._checking:
-            told = self._check()
+            told = self._check(again)
             self._give_back()
             return told
 
@@ -131,14 +128,19 @@ class ActiveBundles(Generic[T]):
             return answering["active"]
         return canary
 
-    def _check(self) -> str | None:
-        before, active, refused = self._now, self.active, self._refused
+    def _check(self, again: bool = False) -> str | None:
+        before, active, refused = self._now, self.active, {} if again else self._refused
         try:
             wanted, share = self._wanted()
         except BundleError as error:
-            self._refused = {ACTIVE: _Refusal(reason=str(error), short=str(error), stamps=(None, None))}
+            self._refused = {ACTIVE: BundleRefusal(reason=str(error), short=str(error), stamps=(None, None))}
         else:
-            self._flip(wanted, share, self._active_bundle(wanted["active"]) or active)
+            opened = [self._active_bundle(path, again) for path in wanted.values()]
+            # Opening takes seconds: what was rolled back meanwhile must never answer. If `active.json` cannot be read
+            # now, the next check tells; to drop a bundle for that would be to open it anew at every check.
+            with suppress(BundleError):
+                wanted, share = self._wanted()
+            self._flip(wanted, share, opened)
         (now, share), canary = self._now, self.canary
         before_it = "the earlier bundle of that name" if now["active"].name == active.name else active.name
         told = [] if now["active"] is active else [f"{now['active'].name} answers now, in place of {before_it}"]
@@ -147,41 +149,49 @@ class ActiveBundles(Generic[T]):
         told += [f"refused: {each.reason}" for each in new_refusals(refused, self._refused)]
         return "; ".join(told) or None
 
-    def _flip(self, wanted: Mapping[str, Path], share: float, active: ActiveBundle[T]) -> None:
-        canary = self._active_bundle(wanted["canary"]) if "canary" in wanted else None
+    def _flip(self, wanted: Mapping[str, Path], share: float, opened: list[ActiveBundle[T] | None]) -> None:
+        """Lets the bundles answer that are wanted and open, and drops others; the next check opens what is missing."""
+        ready = {(each.name, each.stamp): each for each in (*self.answering.values(), *opened) if each is not None}
+        found = {role: ready.get((path.name, stamp_of(path / MANIFEST))) for role, path in wanted.items()}
+        now = {"active": self.active} | {role: each for role, each in found.items() if each is not None}
         names = {path.name for path in wanted.values()}
         self._refused = {name: refusal for name, refusal in self._refused.items() if name in names}
-        before = self.answering.values()
-        self._now = ({"active": active}, 0.0) if canary is None else ({"active": active, "canary": canary}, share)
+        self._now = now, share if "canary" in now else 0.0
         # Of `opened`, not of the active bundle: a request holds only the former.
-        self._retired += [weakref.ref(each.opened) for each in before if each not in (active, canary)]
+        self._retired += [weakref.ref(each.opened) for each in ready.values() if each not in now.values()]
 
-    def _active_bundle(self, path: Path) -> ActiveBundle[T] | None:
+    def _active_bundle(self, path: Path, again: bool = False) -> ActiveBundle[T] | None:
         """The bundle at a path: one that already serves, or a newly opened one; None if it is refused."""
         # Taken before opening, so that the next check sees what is written meanwhile.
-        stamp = _stamp(path / MANIFEST)
-        stamps = (_stamp(self.path / ACTIVE), stamp)
+        stamp = stamp_of(path / MANIFEST)
+        stamps = (stamp_of(self.path / ACTIVE), stamp)
         for each in self.answering.values():
             if (each.name, each.stamp) == (path.name, stamp):
                 self._note(path.name, None)
                 return each
         refusal = self._refused.get(path.name)
-        if refusal is not None and refusal.stamps == stamps:
+        if refusal is not None and not again and refusal.stands(stamps):
             return None
         try:
             opened = self._open(path if self._versions is None else self._versions.path(path.name))
         except BundleError as error:
             reason, unforeseen = str(error), None if error.__cause__ is None else str(error.__cause__)
+            passing = passes(error)
         except Exception as error:  # noqa: BLE001 - whatever a library raises on a damaged bundle, the old one stays
             # Its text alone: it refers to this frame and those below, which hold all that was opened of the bundle.
             reason, unforeseen = f"{path}: cannot be opened: {type(error).__name__}: {error}", str(error)
+            passing = passes(error)
         else:
             self._note(path.name, None)
             return ActiveBundle(path.name, opened, stamp)
         _free_memory()
         # Of an unexpected exception only the type: its text may hold anything.
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
-        self._note(path.name, _Refusal(reason=reason, short=short, stamps=stamps))
+        pauses = None
+        if passing:
+            pauses = (refusal and refusal.pauses) or Pauses()
+            pauses.fail()
+        self._note(path.name, BundleRefusal(reason=reason, short=short, stamps=stamps, pauses=pauses))
         return None
 
     def _wanted(self) -> tuple[dict[str, Path], float]:
@@ -194,7 +204,7 @@ class ActiveBundles(Generic[T]):
             return paths, 0.0
         return paths | {"canary": root / canary.bundle}, canary.share
 
-    def _note(self, name: str, refusal: _Refusal | None) -> None:
+    def _note(self, name: str, refusal: BundleRefusal | None) -> None:
         # A new mapping each time: other threads may be reading the old one.
         others = {each: why for each, why in self._refused.items() if each != name}
         self._refused = others if refusal is None else others | {name: refusal}
@@ -212,14 +222,6 @@ def _place(user_id: str, bundle: str) -> float:
     digest = hashlib.blake2b(f"{bundle}\0{user_id}".encode(errors="surrogatepass"), digest_size=8).digest()
     # The upper 53 bits, which a float holds exactly: the quotient stays below 1.
     return (int.from_bytes(digest) >> 11) / 2**53
-
-
-def _stamp(path: Path) -> Stamp:
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def _free_memory() -> None:

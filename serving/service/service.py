@@ -114,8 +114,8 @@ class Service:
         return self.active_bundles.pick(user_id).opened
 
     def reload(self) -> Future[Mapping[str, str]]:
-        """Checks for another active bundle or canary, in the store first, and swaps it in; queued after earlier calls.
-        Its result is `refused_for_callers`."""
+        """Checks for another active bundle or canary, in the store first, tries refused ones again, and swaps them in;
+        queued after earlier calls. Its result is `refused_for_callers`."""
         return self._reloads.submit(self._reload)
 
     async def watch(self) -> None:
@@ -155,7 +155,7 @@ class Service:
 
     def _reload(self) -> Mapping[str, str]:
         self._follow(again=True)
-        self._check()
+        self._check(again=True)
         return self.refused_for_callers
 
     def _poll(self) -> None:
@@ -167,11 +167,11 @@ class Service:
             answering = [each.name for each in self.active_bundles.answering.values()]
             self._mirror.follow(again=again, answering=answering, rest=yielding_to_requests(), fresh_s=fresh_s)
 
-    def _check(self) -> None:
+    def _check(self, again: bool = False) -> None:
         self._see_copies()
-        before, told = self.active_bundles.refused, self.active_bundles.check()
+        before, told = self.active_bundles.refused, self.active_bundles.check(again=again)
         if told is not None:
-            newly = new_refusals(before, self.active_bundles.refused)
+            newly = new_refusals({} if again else before, self.active_bundles.refused)
             log.log(logging.ERROR if newly else logging.INFO, "%s", told)
 
     def _see_copies(self) -> None:

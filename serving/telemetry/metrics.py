@@ -70,7 +70,7 @@ _requests = _counter("requests_total", "Requests answered.", "route", "method", 
 _request_seconds = _histogram(
     "request_seconds", "From the start of a request to the end of its answer.", SECONDS, "route"
 )
-_in_flight = _gauge("requests_in_flight", "Requests that are being answered.", "livesum")
+_in_flight = _gauge("requests_in_flight", "Requests being processed.", "livesum")
 _refused = _counter("requests_refused_total", "Requests and connections rejected, by limit.", "reason")
 _stage_seconds = _histogram(
     "stage_seconds", "Time in one stage: of a request, or of the queries answered together.", SECONDS, "stage"
@@ -144,13 +144,13 @@ def refusals() -> Tally[str]:
 
 
 def entered() -> None:
-    """Counts a request in. Call it from the event loop's thread, like `left` and `served`."""
+    """Counts in a request that is being processed. Call it from the event loop's thread, like `left` and `served`."""
     global _now_in_flight
     _now_in_flight += 1
 
 
 def left() -> None:
-    """Counts a request out, however it ended."""
+    """Counts it out, however it ended."""
     global _now_in_flight
     _now_in_flight -= 1
 

@@ -62,7 +62,8 @@ def test_every_setting_comes_from_its_variable(name: str, monkeypatch: pytest.Mo
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "serve.toml"
-    path.write_text('bundle = "from file"\nmax_k = 1\nmax_batch = 1\nmax_items = 1\n', encoding="utf-8")
+    # With a byte order mark, as an editor on Windows may save it.
+    path.write_text('bundle = "from file"\nmax_k = 1\nmax_batch = 1\nmax_items = 1\n', encoding="utf-8-sig")
     return path
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from towers.config.recipe import Config
 
 MOST_TRIPLETS = 400  # items of a batch whose triplets are all compared: a tensor of 256 MB
+MOST_PAIRED = 8_192  # items of a batch whose pairs are all compared: likewise
 
 
 class AmSoftmax(SampledLoss):
@@ -161,6 +162,16 @@ class GradedHinge(Loss):
     def positives(self) -> int:
         """Items of one list."""
         return self.list_length
+
+    def conflicts(self, recipe: "Config") -> Iterator[str]:
+        """Yields more pairs than fit in memory."""
+        batch = recipe.train.batch_size
+        if self.pairs == "batch" and batch * self.list_length > MOST_PAIRED:
+            yield (
+                "train.batch_size: loss.pairs = 'batch' compares every two items of a batch's lists; with "
+                f"loss.list_length = {self.list_length} at most {MOST_PAIRED // self.list_length:,}, or loss.pairs = "
+                f"'list'; got {batch:,}"
+            )
 
 
 class Ccl(SampledLoss):

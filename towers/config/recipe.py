@@ -115,7 +115,7 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     if not file.is_file():
         file = ready.get(str(path), file)
     try:
-        raw = tomllib.loads(file.read_text(encoding="utf-8"))
+        raw = tomllib.loads(file.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such recipe file; those that come with towers are {', '.join(ready)}") from None
     except OSError as error:

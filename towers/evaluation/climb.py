@@ -36,6 +36,9 @@ def climb(
 
 
 def beyond_chance(gains: NDArray[np.float64]) -> bool:
-    """Whether the mean of users' gains [Q], NaN where there is none, is more than two standard errors above 0."""
-    error = float(np.nanstd(gains) / np.sqrt(np.count_nonzero(~np.isnan(gains))))
-    return float(np.nanmean(gains)) > ERRORS * error
+    """Whether the mean of users' gains [Q], NaN where there is none, is more than two standard errors above 0.
+
+    The gain of one user may always be chance.
+    """
+    there = gains[~np.isnan(gains)]
+    return len(there) > 1 and float(there.mean()) > ERRORS * float(there.std(ddof=1) / np.sqrt(len(there)))

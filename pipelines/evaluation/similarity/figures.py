@@ -61,7 +61,7 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     """Compares the model with the baseline that is strongest for training items, which no baseline was fitted to.
 
     Args:
-        content: of `figures`.
+        content: of `figures`, with the report's `counts`.
         figure: such as "precision@20".
 
     Returns:
@@ -73,7 +73,8 @@ def verdict(content: Mapping[str, Any], figure: str) -> Figures:
     group = group_of(content["metrics"])
     of_group = {key: content[key][group] for key in ("metrics", "differences")}
     titles = {ranker: TITLES[ranker] for ranker in candidates}
-    compared = report_verdict(of_group, figure, strongest, titles, f"{STRONGEST} on the training items")
+    kind, asked = f"{STRONGEST} on the training items", content["counts"]["asked"][group]
+    compared = report_verdict(of_group, figure, strongest, titles, kind, asked)
     return {
         "strongest": {"ranker": strongest, "chosen_on": "the training items"},
         "verdict": compared.content() | {"group": group},

@@ -29,7 +29,7 @@ def parsed(texts: pl.Series) -> pl.Series:
 
 
 def numbers(
-    frame: pl.DataFrame, column: str, path: Path, rejects: Rejects, not_finite: str = NOT_FINITE
+    frame: pl.DataFrame, column: str, path: Path, rejects: Rejects, not_finite: str = NOT_FINITE, remedy: str = ""
 ) -> pl.DataFrame:
     """Parses a text or float column as numbers and rejects rows whose value does not fit a 32-bit float.
 
@@ -41,6 +41,7 @@ def numbers(
         path: the file, for messages.
         rejects: receives bad rows.
         not_finite: the reason for NaN and infinite numbers.
+        remedy: what helps if no text is a number.
 
     Raises:
         DataError: a bad row that is not skipped.
@@ -50,7 +51,8 @@ def numbers(
     if frame.schema[column] == pl.String:
         text = value.str.strip_chars()
         frame = frame.with_columns(text.cast(pl.Float64, strict=False).alias("__number__"))
-        frame = rejects.split_off(frame, number.is_null() & value.is_not_null(), path, column, "not a number")
+        wrong = number.is_null() & value.is_not_null()
+        frame = rejects.split_off(frame, wrong, path, column, "not a number", remedy=remedy)
         # The text 1e400 also parses as infinite, but is rejected as too large.
         infinite = infinite & text.str.contains(NOT_A_NUMBER)
     else:

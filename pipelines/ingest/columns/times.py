@@ -5,6 +5,7 @@ written as numbers (20240131) are read as dates. What most times of the first ba
 there is one bad row.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
 from pipelines.ingest.columns.dates import FIRST, LAST, in_calendar, seconds_of
+from pipelines.ingest.columns.likely_times import wanted_times
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
 from towers.data.events import Int64s
@@ -50,20 +52,23 @@ class TimeColumn:
         self._small = False
         self._of_our_days = False  # most times are seconds of 1990 to 2100
 
-    def parse(self, frame: pl.DataFrame, path: Path, column: str) -> pl.DataFrame:
+    def parse(self, frame: pl.DataFrame, path: Path, column: str, others: Sequence[str] = ()) -> pl.DataFrame:
         """Converts the column to Int64, or Float64 if it has fractions, and rejects rows without a valid time.
+
+        Where the first rows have none, the error names one of the `others` that looks like times.
 
         Raises:
             DataError: a bad row that is not skipped, a column type that cannot hold times, or dates beside numbers.
         """
         dtype = frame.schema[column]
         value = pl.col(column)
-        frame = self.rejects.split_off(frame, value.is_null(), path, column, "no time")
+        remedy = wanted_times(frame.select(others)) if self._dates is None else ""
+        frame = self.rejects.split_off(frame, value.is_null(), path, column, "no time", remedy=remedy)
         if frame.is_empty():
             return frame.with_columns(value.cast(pl.Int64, strict=False))
         if dtype == pl.String:
             dates = _are_dates(frame[column], self.zone) if self._dates is None else self._dates
-            frame = self._text(frame, path, column, dates=dates)
+            frame = self._text(frame, path, column, remedy, dates=dates)
             if frame.is_empty():  # which tells nothing about the next batch
                 return frame.with_columns(value.cast(pl.Int64, strict=False))
         elif dtype in (pl.Datetime, pl.Date):
@@ -85,13 +90,14 @@ class TimeColumn:
             return frame
         return self._numbers(frame, path, column)
 
-    def _text(self, frame: pl.DataFrame, path: Path, column: str, *, dates: bool) -> pl.DataFrame:
+    def _text(self, frame: pl.DataFrame, path: Path, column: str, remedy: str, *, dates: bool) -> pl.DataFrame:
         value = pl.col(column)
         parsed = _from_iso(value, self.zone) if dates else value.str.strip_chars().cast(pl.Int64, strict=False)
         frame = frame.with_columns(parsed.alias("__time__"))
         if frame["__time__"].null_count() and dates:
             wrong = "not an ISO-8601 date and time of the years 1 to 9999"
-            frame = self.rejects.split_off(frame, pl.col("__time__").is_null(), path, column, wrong)
+            none = pl.col("__time__").is_null()
+            frame = self.rejects.split_off(frame, none, path, column, wrong, remedy=remedy)
         elif frame["__time__"].null_count():
             broken = value.str.strip_chars().cast(pl.Float64, strict=False)
             frame = frame.with_columns(broken.alias("__broken__"))

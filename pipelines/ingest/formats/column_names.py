@@ -5,12 +5,9 @@ A column that cannot be found is an error with the file's columns and the neares
 
 import difflib
 import re
-import shlex
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import polars as pl
 
 from pipelines.errors import DataError
 from towers.config.sections import Columns
@@ -35,15 +32,15 @@ NAME_IT = (
     "name it: --config default --set data.columns.{role}=NAME, or "
     '{role} = "NAME" under [data.columns] of the recipe that --config names'
 )
+# What to do about a column of weights in which no row has one.
+NAME_WEIGHTS = (
+    "rename the column if it holds no weights, or name the one that does: "
+    "--config default --set data.columns.weight=NAME"
+)
 
 CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ufffd]")  # in a name: a terminal obeys some of them
 MOST_SHOWN, LONGEST_SHOWN = 30, 100  # columns in a message, and letters of one
-TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts", "dt", "created", "utc"}
 VALUE = re.compile(r"-?\d+([.,]\d+)?$|\d{4}-\d\d-\d\d")  # a number or a date: in a header line no likely name
-LOOKED_AT = 100  # values of a column that may hold times
-# With a word for time in the column's name: seconds or a finer unit since 1970, or a year of four digits.
-LIKE_TIME = r"^\d{9}|(^|\D)(19|20)\d\d"
-
 NEAR = 0.75  # difflib's default of 0.6 matches unrelated short names
 
 
@@ -117,24 +114,10 @@ def id_column(path: Path, columns: Sequence[str], role: str, of_events: str) -> 
         name = next((column for column in columns if column.lower() == "id"), name)
     if name is None:
         # data.columns would rename the events' column, too.
-        remedy = f"rename it to {role}_id, id or {of_events!r}, as in the events"
+        usual = ", ".join(name for name in (f"{role}_id", "id") if name != of_events)
+        remedy = f"rename it to {usual} or {of_events!r}, as in the events"
         raise DataError(_not_found(path, columns, role, remedy))
     return name
-
-
-def without_times(context: pl.DataFrame | None) -> str:
-    """What to say of events without a column of times; names the column of `context` that may hold them, if any."""
-    told = "no column of times is found, so the split is random: it does not tell how well later events are foreseen"
-    context = pl.DataFrame() if context is None else context
-    first = {column.name: column.drop_nulls().head(LOOKED_AT) for column in context}
-    texts = {name: some.cast(pl.String) for name, some in first.items() if len(some) and not some.dtype.is_nested()}
-    dates = [name for name, some in texts.items() if some.str.contains(r"^\d{4}-\d\d-\d\d").all()]
-    named = [name for name in texts if not TIME_WORDS.isdisjoint(_words(name))]
-    likely = dates or [name for name in named if texts[name].str.contains(LIKE_TIME).all()]
-    if not likely:
-        return told
-    setting = shlex.quote(f"data.columns.time={likely[0]}")
-    return f"warning: {told}; if {likely[0]!r} holds the times: --config default --set {setting}"
 
 
 def id_columns(wanted: Columns, columns: Iterable[str], *, events: bool) -> set[str]:
@@ -207,7 +190,7 @@ def _free(columns: Sequence[str], role: str) -> list[str]:
     """The columns without the name of another role or a word for time or weight: an item's rating is not its id."""
     others = {name for other, names in USUAL.items() if other != role for name in names}
     amounts = {name for other in ("time", "weight") if other != role for name in USUAL[other]}
-    return [each for each in columns if plain_name(each) not in others and amounts.isdisjoint(_words(each))]
+    return [each for each in columns if plain_name(each) not in others and amounts.isdisjoint(words(each))]
 
 
 def _near(columns: Sequence[str], role: str) -> list[str]:
@@ -218,7 +201,7 @@ def _near(columns: Sequence[str], role: str) -> list[str]:
     return [column for column in columns if role in column.lower()][:1]
 
 
-def _words(name: str) -> list[str]:
+def words(name: str) -> list[str]:
     """Splits a name into words at punctuation and capitals."""
     return re.findall(r"[a-z]+", re.sub(r"([A-Z])", r" \1", name).lower()) + re.findall(r"[a-z]+", name.lower())
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
 
 import numpy as np
 import polars as pl
@@ -20,14 +19,10 @@ from pipelines.console import amount, say
 from pipelines.dataset.manifest import Kind
 from pipelines.errors import DataError
 from pipelines.ingest.formats.column_names import shown
+from pipelines.ingest.formats.header_line import header_names, likely_separator, records, stated_separator
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import BATCH_ROWS, Table, TextFile, text_file
 
-if TYPE_CHECKING:
-    from _csv import Reader as Records
-
-OTHER_SEPARATORS = (";", "\t", "|")
-LONGEST_NAME = 2**17  # of a column, in characters
 PYTHON_ROWS = 20_000  # that are Python's objects at once: many times as large as in a frame
 
 
@@ -46,8 +41,8 @@ def csv_table(
 
     Args:
         path: the file.
-        separator: between values; if a comma finds a single name in the header line, one of `OTHER_SEPARATORS` may be
-            detected instead.
+        separator: between values; instead of a comma that finds a single name in the header line, another one of
+            `SEPARATORS` may be detected. A line before it, such as `sep=;`, states it.
         quote: around values that contain a separator; None for no quoting.
         header: the column names if the file has no header line.
         rename: maps a name in the header line to the column's name.
@@ -59,12 +54,15 @@ def csv_table(
         DataError: the file is empty, or not UTF-8.
     """
     text = text_file(path, skip=skip)
-    if header is None and separator == ",":
-        separator = _separator(path, quote)
-    names = tuple(header) if header is not None else tuple(map(rename, _header(path, separator, quote)))
-    if len(set(names)) < len(names):
-        raise DataError(f"{path}, row 1: a column name occurs twice in: {shown(names)}; is this line data?")
     first = 1 if header is not None else 2
+    if header is None and separator == ",":
+        stated = stated_separator(path)
+        separator, first = (stated, 3) if stated else (likely_separator(path, quote), 2)
+    if header is None:
+        header = [rename(name) for name in header_names(path, separator, quote, line=first - 1)]
+    names = tuple(header)
+    if len(set(names)) < len(names):
+        raise DataError(f"{path}, row {first - 1}: a column name occurs twice in: {shown(names)}; is this line data?")
     layout = _Layout(path, separator, quote, names, first, text)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
@@ -143,7 +141,7 @@ class _Layout:
     def _records(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yields each record's number from 1 (including any header), its number of lines and its values."""
         with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
-            reader = _reader(handle, self.separator, self.quote, strict=False)
+            reader = records(handle, self.separator, self.quote, strict=False)
             csv.field_size_limit(sys.maxsize)
             line = 0
             for record, values in enumerate(reader, start=1):
@@ -168,34 +166,11 @@ def _watched(layout: _Layout, batches: Iterator[pl.DataFrame]) -> Iterator[pl.Da
         yield batch
 
 
-def _separator(path: Path, quote: str | None) -> str:
-    """Returns the comma, unless it finds a single column name in the header line and another separator finds more."""
-    widths = {each: len(_header(path, each, quote, strict=False)) for each in (",", *OTHER_SEPARATORS)}
-    return "," if widths[","] > 1 else max(widths, key=lambda separator: widths[separator])
-
-
-def _header(path: Path, separator: str, quote: str | None, *, strict: bool = True) -> list[str]:
-    csv.field_size_limit(LONGEST_NAME)  # an open quote must not read the whole file
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
-        try:
-            names = next(_reader(handle, separator, quote, strict=strict), [])
-        except csv.Error as error:
-            raise DataError(f"{path}, row 1: not valid CSV: {error}") from None
-    if not any(name.strip() for name in names):
-        raise DataError(f"{path}, row 1: no column names")
-    return names
-
-
-def _reader(handle: TextIO, separator: str, quote: str | None, *, strict: bool = True) -> "Records":
-    if quote is None:
-        return csv.reader(handle, delimiter=separator, quoting=csv.QUOTE_NONE)
-    return csv.reader(handle, delimiter=separator, quotechar=quote, strict=strict)
-
-
 def _polars_csv(layout: _Layout) -> Iterator[pl.DataFrame]:
     frame = pl.scan_csv(
         layout.path,
-        has_header=layout.first_row == 2,
+        has_header=layout.first_row > 1,
+        skip_lines=max(layout.first_row - 2, 0),  # a line that states the separator
         separator=layout.separator,
         quote_char=layout.quote,
         schema=dict.fromkeys(layout.names, pl.String),
@@ -214,7 +189,7 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
     numbers: list[int] = []
     ended = 0  # the line on which the previous record ends
     with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
-        reader = _reader(handle, layout.separator, layout.quote)
+        reader = records(handle, layout.separator, layout.quote)
         csv.field_size_limit(sys.maxsize)  # polars has no limit
         try:
             for record, values in enumerate(reader, start=1):

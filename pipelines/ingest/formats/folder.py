@@ -85,6 +85,9 @@ def detect(events: Path, files: list[Path], copies: Copies) -> str:
         return kind
     if not plain:
         copies.unpacked(files[0])  # which says that it cannot be
+    if _is_attributes(events) and events.is_file() and (format := SUFFIXES.get(bare_name(events).suffix)):
+        told = f"by its name the file of the {bare_name(events).stem}; --events takes the events"
+        raise DataError(f"{events}: {told} (if these are the events, --format {format})")
     found = ", ".join(path.name for path in files[:MOST_NAMES])
     raise DataError(f"{events}: cannot tell the format of {found}; name it with --format ({', '.join(FORMATS[1:])})")
 
@@ -120,11 +123,9 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
         found = next((some for name in EVENT_FILES if (some := _named(files, name))), [])
     elif kind == "recbole":
         found = _ending(files, ".inter")
-    elif kind == "sequences" and _named(files, SEQUENCES):
-        found = _named(files, SEQUENCES)
     elif kind in LISTS:
-        texts = _ending(files, ".txt")
-        found = texts if kind == "pairs" else _given(texts) or texts
+        texts, sequences = _ending(files, ".txt"), _named(files, SEQUENCES) if kind == "sequences" else []
+        found = sequences or (texts if kind == "pairs" else _given(texts) or texts)
     else:
         of_kind = [path for path in files if SUFFIXES.get(bare_name(path).suffix) == kind]
         found = _tables(of_kind) or (_tables(_ending(files, JSON)) if kind == "jsonl" else [])
@@ -139,10 +140,8 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
     splits = [bare_name(path).stem.rpartition(".")[2] for path in found]
     if "train" in splits or (len(found) > 1 and set(splits) & set(SPLITS)):
         if not {"train", "test"} <= set(splits) <= set(SPLITS) or len(set(splits)) < len(splits):
-            raise DataError(
-                f"{folder}: a given split needs one train and one test file and no other events, got "
-                f"{_shown(folder, files)}"
-            )
+            got = _shown(folder, files)
+            raise DataError(f"{folder}: a given split needs one train and one test file and no other events, got {got}")
         return sorted(zip(splits, found, strict=True), key=lambda pair: SPLITS.index(pair[0]))
     named = {word: path for path in reversed(found) for word in re.split(r"[-_.]", bare_name(path).stem)}
     train, test = named.get("train"), named.get("test")

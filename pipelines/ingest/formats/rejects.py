@@ -21,6 +21,9 @@ SCHEMA: Mapping[str, type[pl.DataType]] = {
 }
 
 
+SKIP = "--on-bad-rows skip leaves such rows out"
+
+
 class Rejects:
     """Collects bad rows, or raises at the first.
 
@@ -33,9 +36,9 @@ class Rejects:
         rows: the rows of each file so far, good and bad, of those that `counted` read.
     """
 
-    def __init__(self, *, skip: bool = False, hint: str = "--on-bad-rows skip leaves such rows out") -> None:
+    def __init__(self, *, skip: bool = False, hint: str = SKIP) -> None:
         self.skip = skip
-        self.ending = f"; {hint}" if hint else ""
+        self.hint = hint
         self._lines: dict[Path, Callable[[pl.Series], pl.Series]] = {}
         self.count = 0
         self.rows: Counter[Path] = Counter()
@@ -47,7 +50,15 @@ class Rejects:
         """Maps the `ROW` of a file to line numbers by `lines`, so readers need lines only for bad rows."""
         self._lines[path] = lines
 
-    def add(self, path: Path, column: str, reason: str, rows: pl.Series, values: pl.Series | None = None) -> None:
+    def add(
+        self,
+        path: Path,
+        column: str,
+        reason: str,
+        rows: pl.Series,
+        values: pl.Series | None = None,
+        remedy: str = "",
+    ) -> None:
         """Adds bad rows of one file and column that share a reason.
 
         Args:
@@ -56,6 +67,7 @@ class Rejects:
             reason: what is wrong and, if helpful, what is allowed.
             rows: row numbers, as in `ROW`.
             values: the bad values, one per row.
+            remedy: told in place of the advice to skip, which would leave nothing.
 
         Raises:
             DataError: bad rows are not skipped; names the first.
@@ -71,7 +83,8 @@ class Rejects:
         told = f"row {rows[first]}{where}: {reason}{got}"
         if not self.skip:
             more = f" (and {len(rows) - 1:,} more such rows nearby)" if len(rows) > 1 else ""
-            raise DataError(f"{path}, {told}{more}{self.ending}")
+            hint = remedy if remedy and self.hint == SKIP else self.hint
+            raise DataError(f"{path}, {told}{more}{hint and '; '}{hint}")
         self.count += len(rows)
         self._left_out[path] += len(rows)
         self._first.setdefault(path, told)
@@ -84,11 +97,18 @@ class Rejects:
         self._parts.append(part.with_columns(*constants).select(*SCHEMA))
 
     def split_off(
-        self, frame: pl.DataFrame, bad: pl.Expr, path: Path, column: str, reason: str, shown: pl.Expr | None = None
+        self,
+        frame: pl.DataFrame,
+        bad: pl.Expr,
+        path: Path,
+        column: str,
+        reason: str,
+        shown: pl.Expr | None = None,
+        remedy: str = "",
     ) -> pl.DataFrame:
         """Rejects the rows of `frame` where `bad` holds, shows `shown` or `column` of them, and returns the others.
 
-        `frame` has `ROW`.
+        `frame` has `ROW`. Where all of several rows are bad, the error ends with the remedy, if there is one.
         """
         mask = frame.select(bad.fill_null(False)).to_series()
         if not mask.any():
@@ -96,7 +116,9 @@ class Rejects:
         wrong = frame.filter(mask)
         if shown is None and column in wrong.columns:
             shown = pl.col(column)
-        self.add(path, column, reason, wrong[ROW], None if shown is None else wrong.select(shown).to_series())
+        values = None if shown is None else wrong.select(shown).to_series()
+        all_bad = mask.all() and len(mask) > 1  # one row alone does not tell a wrong column from a bad row
+        self.add(path, column, reason, wrong[ROW], values, remedy if all_bad else "")
         return frame.filter(~mask)
 
     def counted(self, path: Path, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

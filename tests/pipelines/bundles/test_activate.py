@@ -213,6 +213,12 @@ def test_an_operators_day(
     write_world(root / "v3", model_version="world-3")  # Whole by its digests, but its towers are no models.
     shutil.copytree(root / "v3", root / "v\udcff")
     versions = Versions(root)
+    (tmp_path / "nothing").mkdir()
+    assert towers(monkeypatch, "list", "--root", str(tmp_path / "nothing")) == 0
+    assert (
+        f"no bundle in {tmp_path / 'nothing'}; `towers export --run RUN --out BUNDLE` makes one"
+        in capsys.readouterr().err
+    )
 
     def said(*words: str, code: int = 0) -> str:
         assert towers(monkeypatch, *words, "--root", str(root)) == code

@@ -361,6 +361,21 @@ def test_a_damaged_file_of_a_run_is_named(
     assert str(error.value) == f"{run / name}: damaged ({told}); `towers train --overwrite` makes the run again"
 
 
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("dataset", ", but a data set; `towers train --dataset PATH --config RECIPE --out RUN` makes a run"),
+        ("bundle", ", but a bundle, which a run was exported as"),
+        ("nothing", " (no summary.json); `towers train --out PATH` makes one"),
+    ],
+)
+def test_what_is_no_run_is_told_for_what_it_is(world: Path, exported: Path, name: str, told: str) -> None:
+    path = exported if name == "bundle" else world / name
+    with pytest.raises(DataError) as error:
+        load_run(path)
+    assert str(error.value) == f"{path}: not a finished run{told.replace('PATH', str(path))}"
+
+
 def test_a_run_that_was_moved_alone_is_told_where_its_data_set_is(world: Path, exported: Path, tmp_path: Path) -> None:
     shutil.copytree(world / "run", tmp_path / "run")
     export.run(tmp_path / "run", tmp_path / "bundle", dataset_path=world / "dataset")

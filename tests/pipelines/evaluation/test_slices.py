@@ -209,6 +209,41 @@ def test_values_called_like_a_slice_have_a_name_of_their_own() -> None:
     }
 
 
+@pytest.mark.parametrize("values", [["few", "many", None], [["few"], ["many", "few"], None]])
+def test_a_column_may_be_called_count(values: list[Any]) -> None:
+    parts = slices_of_values("count", pl.Series("count", values), by_user=True)
+    assert [part.name for part in parts] == ["count: few", "count: many", "count: missing"]
+
+
+def test_a_column_with_the_name_of_a_group_stands_beside_it(tmp_path: Path) -> None:
+    events = make_events()
+    pl.DataFrame([event[:3] for event in events], schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(
+        tmp_path / "events.csv"
+    )
+    people = sorted({event[0] for event in events})
+    pl.DataFrame({"user_id": people, "activity": ["2", "9"] * (len(people) // 2)}).write_csv(tmp_path / "users.csv")
+    things = sorted({event[1] for event in events})
+    shelves = [("most popular items", "niche")[place % 2] for place in range(len(things))]
+    pl.DataFrame({"item_id": things, "popularity": shelves}).write_csv(tmp_path / "items.csv")
+    dataset = tmp_path / "dataset"
+    prepare.run(
+        DataConfig(split="leave_last_out"),
+        tmp_path / "events.csv",
+        dataset,
+        users=tmp_path / "users.csv",
+        items=tmp_path / "items.csv",
+    )
+    bundle = write_bundle_of(dataset)
+    plain = report.run(bundle, dataset, tmp_path / "plain", ks=[5])["slices"]
+    both = report.run(bundle, dataset, tmp_path / "both", ks=[5], slices=["activity", "popularity"])["slices"]
+    own = {name: part for name, part in both.items() if name not in plain}
+    assert {name: part for name, part in both.items() if name in plain} == plain
+    groups = {"users.activity": ("2", "9"), "items.popularity": ("most popular items", "niche")}
+    assert {name: part["group"] for name, part in own.items()} == {
+        f"{group}: {value}": group for group, values in groups.items() for value in values
+    }
+
+
 def test_bands_of_times_of_one_day_differ_in_name() -> None:
     times = [1_718_531_600_000 + second for second in range(40)]
     parts = slices_of_values("created", pl.Series("created", times), by_user=True)

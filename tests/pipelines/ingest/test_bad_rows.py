@@ -9,6 +9,7 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.ingest import prepare
+from pipelines.ingest.formats.rejects import ROW, Rejects
 from towers.config.sections import Columns, DataConfig
 
 ALL_TRAIN = DataConfig(valid_share=0, test_share=0)
@@ -279,23 +280,30 @@ def test_columns_are_told_in_one_line_that_a_terminal_can_show(tmp_path: Path, c
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out")
 
 
-@pytest.mark.parametrize("side", ["item", "user"])
+@pytest.mark.parametrize(
+    ("side", "names", "remedy"),
+    [
+        ("item", ("buyer", "film"), "item_id, id or 'film'"),
+        ("user", ("buyer", "film"), "user_id, id or 'buyer'"),
+        ("item", ("user_id", "item_id"), "id or 'item_id'"),
+        ("user", ("id", "film"), "user_id or 'id'"),
+    ],
+)
 def test_an_id_column_of_attributes_is_renamed_as_in_the_events_which_the_recipe_names(
-    tmp_path: Path, side: str
+    tmp_path: Path, side: str, names: tuple[str, str], remedy: str
 ) -> None:
-    (tmp_path / "e.csv").write_text("buyer,film\nu1,a\n")
+    (tmp_path / "e.csv").write_text(f"{','.join(names)}\nu1,a\n")
     (tmp_path / "attributes.csv").write_text("name,age\na,1\n")
-    name = {"item": "film", "user": "buyer"}[side]
     with pytest.raises(DataError) as caught:
         prepare.run(
-            DataConfig(columns=Columns(user="buyer", item="film")),
+            DataConfig(columns=Columns(user=names[0], item=names[1])),
             tmp_path / "e.csv",
             tmp_path / "out",
             **{f"{side}s": tmp_path / "attributes.csv"},
         )
     assert str(caught.value) == (
-        f"{tmp_path / 'attributes.csv'}: no column of {side} ids; it has name, age; rename it to {side}_id, id or "
-        f"{name!r}, as in the events"
+        f"{tmp_path / 'attributes.csv'}: no column of {side} ids; it has name, age; rename it to {remedy}, as in "
+        "the events"
     )
 
 
@@ -305,6 +313,72 @@ def test_a_mistyped_id_column_is_never_taken_for_the_rating(tmp_path: Path) -> N
         with pytest.raises(DataError) as caught:
             prepare.run(DataConfig(columns=Columns(item=wanted)), tmp_path / "e.csv", tmp_path / "out")
         assert str(caught.value).endswith(f"(data.columns.item); it has user_id, film, rating{hint}")
+
+
+WRITE = "write times as 2026-01-31T12:30:00 or as seconds since 1970"
+NO_DATE = "not an ISO-8601 date and time of the years 1 to 9999"
+NAME_WEIGHTS = (
+    "rename the column if it holds no weights, or name the one that does: "
+    "--config default --set data.columns.weight=NAME"
+)
+DATE = f"{WRITE}; if 'date' holds the times: --config default --set data.columns.time=date"
+
+
+@pytest.mark.parametrize(
+    ("columns", "cells", "told"),
+    [
+        ("date,time", "2026-01-0{},00:00:5{}", f"column 'time': {NO_DATE}, got '00:00:51'{{}}; {DATE}"),
+        ("time,date", ",2026-01-0{}", f"column 'time': no time, got None{{}}; {DATE}"),
+        ("time", "0{}/31/2026 00:00", f"column 'time': {NO_DATE}, got '01/31/2026 00:00'{{}}; {WRITE}"),
+        # A year in a column of another name is no time of an event.
+        ("date,year", "31.0{}.2026,2026", f"column 'date': {NO_DATE}, got '31.01.2026'{{}}; {WRITE}"),
+        ("rating", "view", f"column 'rating': not a number, got 'view'{{}}; {NAME_WEIGHTS}"),
+        ("rating,price", ",{}", f"column 'rating': no weight, got None{{}}; {NAME_WEIGHTS}"),
+    ],
+)
+def test_where_no_row_has_a_time_or_a_weight_the_error_says_what_helps_instead_of_skipping(
+    tmp_path: Path, columns: str, cells: str, told: str
+) -> None:
+    path = tmp_path / "e.csv"
+    rows = "".join(f"u{n},i{n},{cells.format(n, n)}\n" for n in (1, 2, 3))
+    path.write_text(f"user,item,{columns}\n{rows}")
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, path, tmp_path / "out")
+    assert str(caught.value) == f"{path}, row 2, " + told.format(" (and 2 more such rows nearby)")
+
+
+@pytest.mark.parametrize(("column", "good"), [("time", "2026-01-01"), ("rating", "4")])
+def test_after_good_rows_of_an_earlier_file_the_bad_ones_of_another_may_be_skipped(
+    tmp_path: Path, column: str, good: str
+) -> None:
+    (tmp_path / "events").mkdir()
+    for number, cell in enumerate((good, "view")):
+        path = tmp_path / "events" / f"{number}.csv"
+        path.write_text(f"user,item,{column}\nu1,i{number},{cell}\nu2,i{number},{cell}\n")
+    reason = NO_DATE if column == "time" else "not a number"
+    with pytest.raises(DataError) as caught:
+        prepare.run(ALL_TRAIN, tmp_path / "events", tmp_path / "out")
+    assert str(caught.value) == (
+        f"{path}, row 2, column {column!r}: {reason}, got 'view' (and 1 more such rows nearby); "
+        "--on-bad-rows skip leaves such rows out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("rejects", "rows", "ending"),
+    [
+        (Rejects(), 2, "; name another"),
+        (Rejects(), 1, "; --on-bad-rows skip leaves such rows out"),  # which may be a bad row in a good column
+        (Rejects(hint="fix the file"), 2, "; fix the file"),  # of a command without these options
+        (Rejects(hint=""), 2, ""),
+    ],
+)
+def test_a_remedy_takes_the_place_of_the_advice_to_skip_alone(rejects: Rejects, rows: int, ending: str) -> None:
+    frame = pl.DataFrame({ROW: range(1, rows + 1), "time": ["noon"] * rows})
+    with pytest.raises(DataError) as caught:
+        rejects.split_off(frame, pl.col("time") == "noon", Path("e.csv"), "time", "no number", remedy="name another")
+    more = " (and 1 more such rows nearby)" if rows > 1 else ""
+    assert str(caught.value) == f"e.csv, row 1, column 'time': no number, got 'noon'{more}{ending}"
 
 
 def items_file(tmp_path: Path, text: str) -> dict[str, Path]:

@@ -330,11 +330,49 @@ def test_a_few_events_from_before_the_logs_of_our_days_are_told(
     told = "warning: 2 events earlier than 1990, the earliest of 1970-01-01 00:00:00: if that is wrong, a clock "
     assert told in capsys.readouterr().err
     first = 631_152_000  # 1990-01-01
-    for times in ([SECOND, first, first + 1], [5, 0, 90_000]):  # of our days; a clock of its own
-        times_of(tmp_path, times)
-        assert "warning" not in capsys.readouterr().err
+    times_of(tmp_path, [SECOND, first, first + 1])
+    assert "warning" not in capsys.readouterr().err
     times_of(tmp_path, [0, 19_675, 19_676, SECOND])  # most in days
     assert "warning: 3 events earlier than 1990" in capsys.readouterr().err
+
+
+EXCEL = "; numbers of 20,000 to 60,000 may be days since 1899, as Excel writes them: write 2026-01-31T12:30:00"
+OTHER = "; if 'created at' holds the times: --config default --set 'data.columns.time=created at'"
+
+
+@pytest.mark.parametrize(
+    ("cells", "span", "excel"),
+    [
+        ([46_023.25, 46_029.75], "1970-01-01 12:47:03 to 1970-01-01 12:47:09", EXCEL),
+        ([20_000, 60_000], "1970-01-01 05:33:20 to 1970-01-01 16:40:00", EXCEL),
+        ([19_999, 60_000], "1970-01-01 05:33:19 to 1970-01-01 16:40:00", ""),
+        ([20_000.0, 60_000.5], "1970-01-01 05:33:20 to 1970-01-01 16:40:00", ""),
+        ([299, 0], "1970-01-01 00:00:00 to 1970-01-01 00:04:59", ""),
+        (["30.52", "17.1"], "1970-01-01 00:00:17 to 1970-01-01 00:00:30", ""),
+        ([631_151_999, 5], "1970-01-01 00:00:05 to 1989-12-31 23:59:59", ""),
+        ([-70_000_000_000, -69_999_999_999], "-249-10-15 19:33:20 to -249-10-15 19:33:21", ""),
+        (["1970-01-01", "1970-01-02"], "1970-01-01 00:00:00 to 1970-01-02 00:00:00", ""),
+    ],
+)
+@pytest.mark.parametrize("other", [{}, {"created at": ["2026-01-01 00:00:53", None]}], ids=["alone", "beside dates"])
+def test_times_that_are_all_from_before_the_logs_of_our_days_are_told_unless_their_unit_is_stated(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    cells: list[object],
+    span: str,
+    excel: str,
+    other: dict[str, list[object]],
+) -> None:
+    path, out = tmp_path / "e.parquet", tmp_path / "out"
+    pl.DataFrame({"user": ["u", "u"], "item": ["a", "b"], "time": cells, **other}).write_parquet(path)
+    prepare.run(ALL_TRAIN, path, out)
+    (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    stated = "if the clock counts from a start of its own, state its unit: --config default --set data.time_unit=s"
+    assert told == f"warning: all times (column 'time') are of {span}{excel}{OTHER if other else ''}; {stated}"
+    # Stated by the user, or not kept.
+    for config in (ALL_TRAIN.model_copy(update={"time_unit": "s"}), DataConfig(split="random")):
+        prepare.run(config, path, out, overwrite=True)
+        assert "warning: " not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [{}, {"time_unit": "s"}])
@@ -352,11 +390,8 @@ def test_a_year_of_two_digits_is_no_date(tmp_path: Path, text: str) -> None:
         times_of(tmp_path, [text, text])
 
 
-def test_times_before_all_dates_of_datetime_are_kept_and_later_ones_told(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_times_before_all_dates_of_datetime_are_kept_and_later_ones_told(tmp_path: Path) -> None:
     assert times_of(tmp_path, [-70_000_000_000, -69_999_999_999]) == [-70_000_000_000, -69_999_999_999]
-    assert "warning" not in capsys.readouterr().err
     assert told_of_future(np.array([-(2**62), 2**62]), "s").startswith("1 event later than now, the latest of 146")
 
 

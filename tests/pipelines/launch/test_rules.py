@@ -120,6 +120,12 @@ def test_a_wrong_name_in_a_list_is_one_mistake(text: str, key: str, tmp_path: Pa
     assert re.findall(r"; got .*", str(error.value)) in (["; got 'hubs'"], ["; got 3"])
 
 
+def test_a_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    plain, _ = read_rules(written(tmp_path, METRIC))
+    path = written(tmp_path, f"\ufeff{METRIC}")
+    assert read_rules(path) == (plain, hashlib.sha256(path.read_bytes()).hexdigest())
+
+
 def test_a_file_that_is_missing_or_no_text(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nothing\.toml: cannot be read: No such file"):
         read_rules(tmp_path / "nothing.toml")

@@ -38,7 +38,7 @@ def test_each_conclusion_has_its_line(
     value: float, interval: tuple[float, float, float], side: str, by: str, conclusion: str
 ) -> None:
     difference = dict(zip(("value", "low", "high"), interval, strict=True))
-    verdict = Verdict("recall@20", value, "popularity_recent", RECENT, 0.1205, difference)
+    verdict = Verdict("recall@20", value, "popularity_recent", RECENT, 0.1205, difference, 20)
     assert verdict.conclusion == conclusion
     assert verdict.text == f"recall@20 {side} the strongest baseline ({RECENT}: 0.1205) by {by}: {conclusion}"
     chosen = replace(verdict, kind="strongest baseline on validation")
@@ -51,6 +51,7 @@ def test_each_conclusion_has_its_line(
         "baseline_title": RECENT,
         "baseline_value": 0.1205,
         "difference": difference,
+        "users": 20,
         "kind": "strongest baseline",
         "higher": None,
         "conclusion": conclusion,
@@ -59,6 +60,11 @@ def test_each_conclusion_has_its_line(
     hub = {"name": "hub", "text": "one item is everywhere"}
     shown = report_table.head({"verdict": content, "findings": [hub]}, Path("my data"))
     assert shown == [verdict.text, *([ADVICE] if "below" in side else []), "hub: one item is everywhere"]
+    few = replace(verdict, users=19)
+    assert few.conclusion == {"proven better": "not proven better", "worse": "not proven worse"}.get(
+        conclusion, conclusion
+    )
+    assert few.text.endswith(f" by {by}: {few.conclusion} by so few (19)")
 
 
 def test_a_baseline_that_is_higher_here_than_the_strongest_elsewhere_is_named() -> None:
@@ -70,7 +76,7 @@ def test_a_baseline_that_is_higher_here_than_the_strongest_elsewhere_is_named() 
         difference = {"value": 0.17 - each, "low": 0.16 - each, "high": 0.18 - each}
         figures["differences"][f"exact_minus_{name}"] = {"recall@20": difference}
     titles = {"popularity": "popularity", "ease": "EASE, lambda 300", "item_knn": "item-kNN of 20 neighbours"}
-    verdict = report_verdict(figures, "recall@20", "ease", titles, "strongest baseline on validation")
+    verdict = report_verdict(figures, "recall@20", "ease", titles, "strongest baseline on validation", 50)
     assert verdict.text == (
         "recall@20 0.1700: above the strongest baseline on validation (EASE, lambda 300: 0.1600) by 0.0100 "
         "(0.0000 to 0.0200): not proven better; higher here is item-kNN of 20 neighbours (0.1710), the model minus it "
@@ -82,7 +88,7 @@ def test_a_baseline_that_is_higher_here_than_the_strongest_elsewhere_is_named() 
         "value": 0.171,
         "difference": figures["differences"]["exact_minus_item_knn"]["recall@20"],
     }
-    assert report_verdict(figures, "recall@20", "item_knn", titles, "strongest baseline").higher is None
+    assert report_verdict(figures, "recall@20", "item_knn", titles, "strongest baseline", 50).higher is None
 
 
 @pytest.mark.parametrize(("ks", "k"), [((10, 20, 50), 20), ((5, 10, 50), 10), ((7,), 7), ((20, 50), 20)])
@@ -90,7 +96,7 @@ def test_the_headline_is_20_or_the_second(ks: tuple[int, ...], k: int) -> None:
     assert report_table.headline(ks) == k
 
 
-USERS, ITEMS = 30, 16
+USERS, ITEMS = 60, 16
 
 
 @pytest.fixture(scope="module")

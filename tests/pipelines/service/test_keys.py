@@ -37,6 +37,8 @@ def test_a_new_key_is_printed_alone_and_only_its_digest_is_kept(file: Path, caps
         for name, role, key in (("shop", "read", first), ("loader", "admin", second))
     ]
     assert [KeyRing(file).role(key.encode()) for key in (first, second)] == ["read", "admin"]
+    file.write_bytes(b"\xef\xbb\xbf" + content.encode())  # as an editor on Windows may save it
+    assert [KeyRing(file).role(key.encode()) for key in (first, second)] == ["read", "admin"]
 
 
 def test_a_new_file_is_its_owners_alone_and_a_changed_one_keeps_its_mode(

@@ -21,7 +21,7 @@ from pipelines.errors import DataError
 from pipelines.service import serve as command
 from serving.errors import BundleError
 from serving.settings import Settings
-from tests.support.processes.running_service import free_port
+from tests.support.processes.running_service import RunningService, free_port
 from tests.support.served import served
 from tests.support.worlds.serving import write_whole_world, write_world
 
@@ -144,6 +144,17 @@ def until_ready(port: int, process: subprocess.Popen[str]) -> None:
             if httpx.get(f"http://127.0.0.1:{port}/readyz").status_code == 200:
                 return
         time.sleep(0.1)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_new_journal_is_told_once(tmp_path: Path, workers: int) -> None:
+    """Where --state is mistyped, no other sign tells that the deleted items come back."""
+    bundle, log, told = write_whole_world(tmp_path), tmp_path / "log", []
+    for _ in range(2):
+        with RunningService(bundle, tmp_path / "state", workers, log=log):
+            told.append(log.read_text().count(f"{tmp_path / 'state' / 'journal.sqlite'}: a new journal, without any"))
+    assert told == [1, 0]
 
 
 def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path) -> None:

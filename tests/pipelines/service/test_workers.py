@@ -161,7 +161,7 @@ def test_a_worker_whose_event_loop_stands_still_is_replaced(service: Supervised,
         httpx.get(f"http://127.0.0.1:{(tmp_path / 'port').read_text()}/hang", timeout=1)
     until(lambda: len(service.starts()) == 3, "the one that stands still is replaced")
     assert len(service.answering(2) & before) == 1
-    assert "its event loop has been blocked" in service.stop()
+    assert "its event loop has been blocked for 3 s" in service.stop()
 
 
 def lives(pid: int) -> bool:

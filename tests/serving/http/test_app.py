@@ -104,7 +104,7 @@ ERRORS: dict[str, tuple[bytes, int, str, str | None, str]] = {
     "not UTF-8": (b'{"user_id": "\xff"}', 400, "invalid_json", None, "the body is not valid JSON"),
     "lone surrogate": (rb'{"user_id": "\ud800"}', 400, "invalid_json", None, "the body is not valid JSON"),
     "deep nesting": (b'{"features":' + b"[" * 2_000, 400, "invalid_json", None, "the body is not valid JSON"),
-    "too large": (b'{"user_id": "' + b"x" * 5_000 + b'"}', 413, "too_large", None, "larger than 5000 bytes"),
+    "too large": (b'{"user_id": "' + b"x" * 5_000 + b'"}', 413, "too_large", None, "larger than 5000 bytes, got 5015"),
 }  # fmt: skip
 
 
@@ -157,6 +157,9 @@ def test_the_frameworks_errors_have_the_same_shape(
     [
         ({"content-type": "application/json; charset=latin-1"}, "send the body in UTF-8, got 'latin-1'"),
         ({"content-type": 'application/json; x=1; Charset="UTF-16"'}, "send the body in UTF-8, got 'utf-16'"),
+        ({"content-type": "text/plain; x=1"}, "send Content-Type: application/json, got 'text/plain; x=1'"),
+        ({"content-type": ""}, "send Content-Type: application/json, got none"),
+        ({"content-type": "x" * 101}, f"send Content-Type: application/json, got '{'x' * 100}'"),
         ({"content-encoding": "gzip"}, "send the body without Content-Encoding, got 'gzip'"),
         ({"content-encoding": "identity"}, ""),
         ({"content-type": 'application/json;charset="UTF-8"'}, ""),
@@ -342,7 +345,7 @@ def test_a_reload_that_fails_or_lasts_holds_up_no_other_look(
     opening, refreshed, opened = threading.Event(), threading.Event(), threading.Event()
     checks: list[bool] = []
 
-    def check() -> None:
+    def check(again: bool) -> None:
         if not checks:
             checks.append(False)
             raise BundleError("b: bad")
@@ -378,7 +381,7 @@ def test_writes_and_reloads_use_up_no_threads_of_others(
         async with app.router.lifespan_context(app), httpx.AsyncClient(transport=transport, base_url="http://x") as web:
             service, free = app.state.service, threading.Event()
             monkeypatch.setattr(service.live, "delete", lambda _: int(free.wait(30)))
-            monkeypatch.setattr(service.active_bundles, "check", lambda: free.wait(30) and None)
+            monkeypatch.setattr(service.active_bundles, "check", lambda **_: free.wait(30) and None)
             waiting = [asyncio.create_task(web.delete("/items/i1")) for _ in range(50)]
             waiting += [asyncio.create_task(web.post("/admin/reload")) for _ in range(50)]
             await asyncio.sleep(0.1)

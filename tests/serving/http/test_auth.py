@@ -1,6 +1,7 @@
 """Who may ask what: keys by role, exchanged without a restart; no secret in the log."""
 
 import hashlib
+import http.client
 import json
 import logging
 import os
@@ -11,13 +12,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvicorn
 from fastapi.testclient import TestClient
 
+from pipelines.service.whole_responses import PROTOCOLS
 from serving.http import api_keys
 from serving.http.api_keys import KeyRing, KeysError, read_keys
 from serving.http.app import create_app
+from serving.http.auth import Access
 from serving.http.route_table import ROUTES, Route
 from serving.settings import Settings
+from tests.support.served import served
 from tests.support.worlds.serving import write_whole_world
 
 READ_KEY, ADMIN_KEY = "read-key-0123456789", "admin-key-0123456789"
@@ -133,6 +138,33 @@ def test_the_scheme_is_of_any_case(client: TestClient, scheme: str) -> None:
 def test_two_keys_are_none(client: TestClient) -> None:
     headers = [("authorization", f"Bearer {READ_KEY}"), ("authorization", f"Bearer {ADMIN_KEY}")]
     assert client.post("/recall", json={}, headers=headers).status_code == 401
+
+
+@pytest.mark.parametrize("parser", PROTOCOLS)
+def test_whoever_sends_a_large_body_and_then_reads_finds_the_401_or_403(file: Path, parser: str) -> None:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        raise AssertionError("no request is passed on")
+
+    def told(port: int, headers: dict[str, str]) -> tuple[int, str]:
+        """By a client that reads nothing until all is sent, as most do."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection.request("PUT", "/items", b"x" * 3_000_000, headers)
+        answer = connection.getresponse()
+        assert answer.headers["connection"] == "close"
+        return answer.status, json.loads(answer.read())["error"]["message"]
+
+    config = uvicorn.Config(
+        Access(app, file), port=0, http=PROTOCOLS[parser], ws="none", lifespan="off", log_config=None
+    )
+    with served(config) as url:
+        port = int(url.rpartition(":")[2])
+        for _ in range(5):
+            assert told(port, {}) == (401, "send a key: Authorization: Bearer KEY")
+            assert told(port, bearer("wrong")) == (401, "this key is not known")
+            assert told(port, bearer(READ_KEY)) == (
+                403,
+                "this key may read; for changes and administration another one is needed",
+            )
 
 
 def test_no_key_and_nothing_of_a_body_or_query_string_is_logged(

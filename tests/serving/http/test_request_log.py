@@ -124,7 +124,6 @@ def test_half_an_answer_is_cut_off_and_counted_as_failed(caplog: pytest.LogCaptu
     name, labels = "towers_requests_total", {"route": "/half", "status": "500"}
     assert after.sum(name, **labels) - before.sum(name, **labels) == 1
     assert after.sum(name, route="/half") - before.sum(name, route="/half") == 1
-    assert after.of("towers_requests_in_flight") == before.of("towers_requests_in_flight")
 
 
 @pytest.mark.parametrize(("access_log", "told"), [("errors", []), ("all", [("WARNING", 200)])])
@@ -231,16 +230,13 @@ def test_a_stop_that_cuts_a_request_off_counts_it() -> None:
         scope = {"type": "http", "method": "GET", "path": "/cut", "headers": [], "app": Starlette()}
         task = asyncio.create_task(app(scope, None, send))
         await asyncio.sleep(0.01)
-        assert Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight") == before + 1
         task.cancel()
         await task
 
-    before = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight")
     labels = {"route": "unknown", "method": "GET", "status": "503"}
     counted = Exposed(metrics.exposition()[0].decode()).sum("towers_requests_total", **labels)
     asyncio.run(cut(RequestLog(waits, Settings(bundle=Path("unused")), Drain(0))))
     after = Exposed(metrics.exposition()[0].decode())
-    assert after.sum("towers_requests_in_flight") == before
     assert after.sum("towers_requests_total", **labels) == counted + 1
     assert sent[0]["status"] == 503 and (b"connection", b"close") in sent[0]["headers"]
     assert json.loads(sent[1]["body"])["error"]["code"] == "stopping"

@@ -252,7 +252,7 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     ),
     "half a letter in a path": ("DELETE", "/items/%C3", None, 422, "item_id", "must be URL-encoded UTF-8"),
     "unknown values": ("PUT", "/items/x", {"features": {"group": "g9"}}, 409, "features", "training learnt nothing"),
-    "long id": ("DELETE", f"/items/{'x' * 1001}", None, 422, "item_id", "must have at most 1000 characters"),
+    "long id": ("DELETE", f"/items/{'x' * 1001}", None, 422, "item_id", "must have at most 1000 characters, got 1001"),
     "wrong attribute": (
         "PUT", "/items/x", {"features": {"group": "g1"}, "attributes": {"year": "x"}}, 422, "attributes.year",
         "must be a whole number",
@@ -311,6 +311,10 @@ def test_a_wrong_request_names_its_field(client: TestClient, name: str) -> None:
     error = response.json()["error"]
     assert (response.status_code, error["field"]) == (status, field), error
     assert said in error["message"] and error["message"].startswith(field or "")
+
+
+def test_an_empty_id_is_told_as_such(client: TestClient) -> None:
+    assert client.delete("/items/").json()["error"]["message"] == "item_id: must not be empty"
 
 
 def test_impressions_are_kept_once_and_change_no_answer(client: TestClient) -> None:

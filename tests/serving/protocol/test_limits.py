@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from serving.protocol.line import AFTER_S, BURST_S, GAP_S, OVERFLOW_S, RATE_S, TURN_S, Line
+from serving.telemetry import metrics
+from tests.support.exposition import Exposed
 from tests.support.processes.limited_server import World, in_world
 
 pytestmark = pytest.mark.usefixtures("frequent_looks")
@@ -119,6 +121,30 @@ def test_the_body_of_a_refused_request_is_dropped_in_whatever_pieces_it_comes(ht
         assert world.app.begun == 2
 
     in_world(test, max_concurrent=1, http=http)
+
+
+@parsers
+def test_the_gauge_counts_what_is_processed_and_no_caller_who_sends(http: str) -> None:
+    """An autoscaler goes by it."""
+
+    def in_flight() -> float:
+        return Exposed(metrics.exposition()[0].decode()).sum("towers_requests_in_flight")
+
+    async def test(world: World) -> None:
+        assert in_flight() == before
+        slow = await world.caller()
+        slow.writer.write(b"POST /similar HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nx")
+        held = await world.holding(3)
+        assert in_flight() == before + 3
+        world.app.gate.set()
+        for caller in held:
+            assert (await caller.answer())[0] == 200
+        assert in_flight() == before
+        slow.writer.close()
+
+    before = in_flight()
+    in_world(test, http=http)
+    assert in_flight() == before
 
 
 @parsers

@@ -37,13 +37,19 @@ class Opener:
 
     def __init__(self) -> None:
         self.calls: list[str] = []
+        self.models: list[weakref.ref[Model]] = []
         self.error: Callable[[Path], Exception] = lambda path: BundleError(f"{path}: bad")
+        self.meanwhile: dict[str, Callable[[], object]] = {}  # what an operator does while a bundle opens
 
     def __call__(self, path: Path) -> Opened:
         self.calls.append(path.name)
+        if path.name in self.meanwhile:
+            self.meanwhile.pop(path.name)()
         if (path / "bad").exists() or not path.exists():
             raise self.error(path)
-        return Opened(path)
+        opened = Opened(path)
+        self.models.append(weakref.ref(opened.model))
+        return opened
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +102,7 @@ def test_what_is_activated_answers_after_the_next_check(
     assert opener.calls == ["a", "b", "a"] and running.refused == {}
 
 
-@pytest.mark.parametrize("error", [BundleError("b: bad"), ZeroDivisionError("bad"), MemoryError("bad")])
+@pytest.mark.parametrize("error", [BundleError("b: bad"), ZeroDivisionError("bad"), PermissionError(13, "bad")])
 def test_a_bad_bundle_is_refused_once_and_the_old_one_goes_on(
     versions: Versions, running: ActiveBundles[Opened], opener: Opener, error: Exception
 ) -> None:
@@ -127,6 +133,109 @@ def test_a_refused_bundle_is_tried_again_when_it_or_active_json_is_written_anew(
     rewrite(versions.root / what)
     assert running.check() == "b answers now, in place of a"
     assert opener.calls == ["a", "b", "b", "b"] and running.refused == {}
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_a_reload_tries_a_refused_bundle_again_and_tells_it_again(
+    versions: Versions, opener: Opener, single: bool
+) -> None:
+    running = ActiveBundles(versions.root / "a" if single else versions.root, opener)
+    running.open_first()
+    name = "a" if single else "b"
+    (versions.root / name / "bad").touch()
+    if single:
+        rewrite(versions.root / "a" / "manifest.json")
+    else:
+        versions.activate("b")
+    told = f"refused: {versions.root}/{name}: bad"
+    assert [running.check(), running.check(), running.check(again=True), running.check()] == [told, None, told, None]
+    (versions.root / name / "bad").unlink()
+    assert running.check() is None and list(running.refused) == [name]
+    before_it = "the earlier bundle of that name" if single else "a"
+    assert running.check(again=True) == f"{name} answers now, in place of {before_it}"
+    assert running.check(again=True) is None
+    assert opener.calls == ["a", name, name, name] and running.refused == {}
+
+
+def test_a_bundle_that_is_rolled_back_while_it_opens_never_answers_and_is_freed(
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
+) -> None:
+    old = running.active
+    opener.meanwhile["b"] = versions.rollback
+    versions.activate("b")
+    gc.disable()  # Only the collection of the check may find the cycle.
+    try:
+        assert running.check() is None
+        assert running.active is old and running.refused == {} and opener.calls == ["a", "b"]
+        assert [model() is None for model in opener.models] == [False, True]
+    finally:
+        gc.enable()
+    assert running.check() is None and opener.calls == ["a", "b"]
+
+
+def test_a_canary_that_is_taken_back_while_it_opens_gets_no_users(
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
+) -> None:
+    opener.meanwhile["b"] = versions.clear_canary
+    versions.set_canary("b", 1.0)
+    assert running.check() is None and running.canary is None
+    opener.meanwhile["b"] = lambda: versions.set_canary("c", 0.5)
+    versions.set_canary("b", 1.0)
+    assert running.check() is None and running.canary is None
+    assert running.check() == "canary c for 50.00% of the users"
+    answering = running.canary
+    opener.meanwhile["b"] = lambda: versions.set_canary("c", 0.5)
+    versions.set_canary("b", 1.0)
+    assert running.check() is None and running.canary is answering
+    assert opener.calls == ["a", "b", "b", "c", "b"]
+
+
+def test_what_is_still_wanted_answers_although_other_things_change_while_it_opens(
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
+) -> None:
+    opener.meanwhile["b"] = lambda: versions.set_canary("b", 0.25)
+    versions.set_canary("b", 0.5)
+    assert running.check() == "canary b for 25.00% of the users"
+    opener.meanwhile["c"] = versions.clear_canary
+    versions.activate("c")
+    versions.set_canary("b", 0.5)
+    assert running.check() == "c answers now, in place of a; no canary"
+    opener.meanwhile["b"] = lambda: versions.file.write_text("{")  # read again by the next check
+    versions.activate("b")
+    assert running.check() == "b answers now, in place of c"
+    assert "damaged" in str(running.check()) and running.active.name == "b"
+    assert opener.calls == ["a", "b", "c", "b"]
+
+
+def test_a_bundle_written_anew_while_it_opens_is_opened_anew_before_it_answers(
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
+) -> None:
+    opener.meanwhile["b"] = lambda: rewrite(versions.root / "b" / "manifest.json")
+    versions.activate("b")
+    assert running.check() is None and running.active.name == "a"
+    assert running.check() == "b answers now, in place of a"
+    assert opener.calls == ["a", "b", "b"]
+
+
+def test_a_check_ends_although_another_bundle_is_activated_each_time(
+    versions: Versions, running: ActiveBundles[Opened], opener: Opener
+) -> None:
+    versions.activate("b")
+    for name, other in (("b", "c"), ("c", "b"), ("b", "c")):
+        opener.meanwhile[name] = lambda other=other: versions.activate(other)  # type: ignore[misc]
+        assert running.check() is None and running.active.name == "a"
+    assert running.check() == "c answers now, in place of a"
+    assert opener.calls == ["a", "b", "c", "b", "c"]
+
+
+def test_a_bundle_that_is_rolled_back_while_the_service_starts_never_answers(
+    versions: Versions, opener: Opener
+) -> None:
+    opener.meanwhile["b"] = versions.rollback
+    versions.activate("b")
+    running = ActiveBundles(versions.root, opener)
+    assert running.open_first() is None
+    assert (running.active.name, running.refused, opener.calls) == ("a", {}, ["b", "a"])
 
 
 def test_in_short_an_unforeseen_exception_is_only_its_type(

@@ -96,7 +96,8 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
             versions.set_canary("two", 0.5)
             assert service.reload().result(WAIT_S).keys() == {"two"}
             write_world(tmp_path / "three", overwrite=True, model_version="world-2")  # as `towers forget` does
-            assert service.reload().result(WAIT_S).keys() == {"two"}
+            service._check()  # a look: only a reload tells a refusal again
+            assert service.refused.keys() == {"two"}
     finally:
         service.stop()
     told = [(each.levelname, each.getMessage().split(": ")[0]) for each in caplog.records]
@@ -107,6 +108,33 @@ def test_a_bundle_refused_while_it_runs_is_an_error_in_the_log_and_another_that_
         ("ERROR", "refused"),
         ("INFO", "three answers now, in place of the earlier bundle of that name"),
     ]
+
+
+def test_a_reload_tries_a_refused_bundle_again_without_a_change_of_active_json(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("one", "two"):
+        write_world(tmp_path / name)
+    vectors = tmp_path / "two" / "item_vectors.npy"
+    content = vectors.read_bytes()
+    monkeypatch.setattr("serving.service.service.open_recaller", opened)
+    Versions(tmp_path).activate("one")
+    service = Service(Settings(bundle=tmp_path))
+    service.start()
+    try:
+        Versions(tmp_path).activate("two")
+        vectors.write_bytes(b"")
+        short = f"two/item_vectors.npy: truncated: 0 bytes, the manifest says {len(content)}"
+        with caplog.at_level("INFO", "uvicorn.error.serving"):
+            for _ in range(2):
+                assert service.reload().result(WAIT_S) == {"two": short}
+            vectors.write_bytes(content)
+            assert service.reload().result(WAIT_S) == {}
+        assert service.active_bundles.active.name == "two"
+    finally:
+        service.stop()
+    told = [(each.levelname, each.getMessage()) for each in caplog.records if each.levelname != "WARNING"]
+    assert told == [("ERROR", f"refused: {tmp_path}/{short}")] * 2 + [("INFO", "two answers now, in place of one")]
 
 
 def test_what_was_turned_away_is_in_the_log_with_its_count(

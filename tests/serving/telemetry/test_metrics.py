@@ -166,10 +166,11 @@ def test_a_batch_counts_its_queries(client: TestClient, size: int) -> None:
 
 
 def test_in_flight_returns_to_what_it_was(client: TestClient) -> None:
-    # The request for the metrics is itself being answered.
-    assert exposed(client).of("towers_requests_in_flight") == [1]
+    # A request for the metrics does not count.
+    assert exposed(client).of("towers_requests_in_flight") == [0]
     client.post("/recall", content=b"{")
-    assert exposed(client).of("towers_requests_in_flight") == [1]
+    client.post("/recall", json={"k": 1})
+    assert exposed(client).of("towers_requests_in_flight") == [0]
 
 
 def test_refusals_are_told_once() -> None:

@@ -550,7 +550,7 @@ def test_every_refusal_under_window_is_a_page_and_elsewhere_json(client: TestCli
     assert client.post("/window").headers["allow"] == "GET, HEAD"
     refused(client.get("/window", headers={"upgrade": "x"}), 400, "send HTTP/1.1 without Upgrade")
     small = TestClient(create_app(Settings(bundle=bundle, window=True, max_body_bytes=1_000)))
-    refused(small.request("GET", "/window", content=b"x" * 2_000), 413, "the body is larger than 1000 bytes")
+    refused(small.request("GET", "/window", content=b"x" * 2_000), 413, "the body is larger than 1000 bytes, got 2000")
     refused(small.get("/window"), 503, "no bundle is loaded yet")
     for path in ("/windows", "/recall"):
         assert client.get(path).json()["error"]["message"]

@@ -100,6 +100,12 @@ REFUSED += [
         "false",
     ),
     (
+        {"loss": {"name": "graded_hinge", "pairs": "batch"}},
+        "train.batch_size: loss.pairs = 'batch' compares every two items of a batch's lists; with "
+        "loss.list_length = 8 at most 1,024",
+        "got 2,048",
+    ),
+    (
         {"loss": {"name": "triplet", "on": "euclidean"}, "model": {"similarity": "dot"}},
         "model.similarity: triplet needs 'cosine'",
         "euclidean",

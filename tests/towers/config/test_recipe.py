@@ -288,6 +288,12 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path, text: str) -> None:
         load_config(recipe)
 
 
+def test_a_recipe_may_begin_with_a_byte_order_mark_as_windows_writes_it(tmp_path: Path) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_bytes(b"\xef\xbb\xbf[model]\r\ndimension = 32\r\n")
+    assert load_config(recipe).model.dimension == 32
+
+
 @pytest.mark.parametrize("name", ["absent", "folder/default", "default.toml"])
 def test_a_missing_recipe_is_refused_with_the_names_there_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

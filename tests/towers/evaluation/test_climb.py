@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from towers.evaluation import metrics
-from towers.evaluation.climb import climb
+from towers.evaluation.climb import beyond_chance, climb
 from towers.evaluation.validation import EXTRA, Ranking, Validation
 from towers.model.prior import Prior, Shares, deviation
 from towers.ops.replicas import ALONE, Replicas
@@ -35,6 +35,24 @@ def test_it_stays_within_its_bounds(slope: float, end: float) -> None:
 
 def test_a_flat_metric_moves_nothing() -> None:
     assert alone(lambda _: 0.5, 0.37) == (0.37, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("gains", "beyond"),
+    [
+        # The mean over its standard error, with n - 1 in it: 4.1, 2.9, 1.9 (with n 2.1), 1.8.
+        ([0.1, 0.2, 0.05, 0.15, np.nan, 0.1, 0.3], True),
+        ([0.1, 0.2, 0.05, 0.1, 0.0, np.nan], True),
+        ([0.0, 0.2, 0.05, 0.1, 0.0, np.nan], False),
+        ([-0.01, 0.2, 0.05, 0.1, 0.0], False),
+        ([-0.1, -0.2], False),
+        ([0.1], False),
+        ([0.1, np.nan], False),
+        ([np.nan], False),
+    ],
+)
+def test_a_gain_is_beyond_chance_from_two_standard_errors(gains: list[float], beyond: bool) -> None:
+    assert beyond_chance(np.array(gains)) is beyond
 
 
 def test_the_metric_is_asked_for_only_where_it_may_be_better() -> None:

@@ -370,6 +370,67 @@ def test_a_file_without_a_line_of_names_is_told_from_one_with_other_names(
     assert "did you mean" not in str(caught.value)
 
 
+@pytest.mark.parametrize("separator", [";", ",", "\t", "|"])
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize("start", ["sep=", "\ufeffSEP="])
+@pytest.mark.parametrize("name", ["plain", '"quoted"'])
+def test_a_first_line_of_excel_that_states_the_separator_is_no_line_of_names(
+    tmp_path: Path, separator: str, end: str, start: str, name: str
+) -> None:
+    """The line counts in the numbers of rows; blank lines do, too, for both readers."""
+    path = tmp_path / "e.csv"
+    lines = [["user_id", "item_id", "name"], ["u1", "a", name], [], ["u2", "b", name], ["", "c", name]]
+    text = end.join([f"{start}{separator}", *map(separator.join, lines), ""])
+    path.write_text(text, encoding="utf-8", newline="")
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, path)
+    assert str(caught.value) == (
+        f"{path}, row 6, column 'user_id': no id, got None; --on-bad-rows skip leaves such rows out"
+    )
+    manifest = prepare.run(DataConfig(), path, tmp_path / "skipped", on_bad_rows="skip")
+    assert (manifest.rejected, manifest.roles) == (1, {"user": "user_id", "item": "item_id"})
+    assert manifest.event_columns == {"name": "string"}
+
+
+def test_a_line_like_excel_s_for_another_sign_or_before_tabs_is_a_line_of_names(tmp_path: Path) -> None:
+    for name, line in (("e.csv", "sep=:"), ("e.csv", "sep=;x"), ("e.tsv", "sep=;")):
+        path = tmp_path / name
+        path.write_text(f"{line}\nuser_id\titem_id\nu1\ta\n")
+        with pytest.raises(DataError, match="no column of user ids; it has sep="):
+            opened(tmp_path, path)
+
+
+@pytest.mark.parametrize(
+    ("name", "what", "format"),
+    [
+        ("items.csv", "items", "csv"),
+        ("Users.TSV", "users", "csv"),
+        ("items.csv.gz", "items", "csv"),
+        ("users.parquet", "users", "parquet"),
+        ("items.jsonl", "items", "jsonl"),
+    ],
+)
+def test_a_file_of_items_or_users_given_as_the_events_is_told_from_one_of_an_unknown_format(
+    tmp_path: Path, name: str, what: str, format: str
+) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"")
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, path)
+    assert str(caught.value) == (
+        f"{path}: by its name the file of the {what}; --events takes the events (if these are the events, --format "
+        f"{format})"
+    )
+
+
+def test_a_file_of_events_that_is_named_as_items_is_read_with_a_format(tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("user_id,item_id\nu1,a\nu2,b\n")
+    assert pairs(opened(tmp_path, tmp_path / "items.csv", format="csv")) == EVENTS
+    (tmp_path / "items.xls").write_text("user_id,item_id\nu1,a\nu2,b\n")
+    with pytest.raises(DataError, match=r"items\.xls: cannot tell the format of items\.xls; name it with --format"):
+        opened(tmp_path, tmp_path / "items.xls")
+
+
 CELL = st.sampled_from(["a", "", '5"', '"5"', 'x""', '30" z', '"say ""hi"""', '"a, b"', '"a\nb"', '"a, 5"""', '""'])
 INCHES = [('"Frame, oak"', '20"', '30"', "red"), ('"Frame, ash"', '24"', '36"', "blue"), ('"S, pine"', '9"', '8"', "")]
 
