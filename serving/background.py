@@ -1,4 +1,4 @@
-"""Long work beside requests: pauses after each step, and values that many threads want and one makes.
+"""Long work beside requests: pauses after each step and each failure, and values that many threads want and one makes.
 
 With pauses the work takes three times as long, and delays no request.
 """
@@ -11,6 +11,8 @@ from typing import Any, Generic, TypeVar, overload
 # Seconds of pause per second of CPU time. Python's threads share one interpreter: a thread that never pauses takes up
 # to half of it from the event loop, which then saturates at half the load.
 REST = 2.0
+
+LONGEST_PAUSE_S = 60.0  # between two attempts
 
 OPENING = "reload"  # the name of the thread that opens bundles beside those that answer
 
@@ -32,6 +34,25 @@ def yielding_to_requests() -> Rest:
         since = time.thread_time()
 
     return rest
+
+
+class Pauses:
+    """When something is tried again that failed: at once, or after `first_s` seconds, then after longer pauses.
+
+    A failure may pass within a moment. What goes on failing must not be worked on five times a second.
+    """
+
+    def __init__(self, first_s: float = 0.0) -> None:
+        self._next_s, self._again_at = first_s, 0.0
+
+    def fail(self) -> None:
+        """Notes a failure."""
+        self._again_at = time.monotonic() + self._next_s
+        self._next_s = min(2 * self._next_s + 1, LONGEST_PAUSE_S)
+
+    def waits(self) -> bool:
+        """Whether it is too early for another attempt."""
+        return time.monotonic() < self._again_at
 
 
 class Once(Generic[T]):

@@ -212,7 +212,7 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
     names = each.drop_nulls().value_counts(sort=True).head(MOST_VALUES)["value"].sort().to_list()
     parts: list[Part] = [
         (
-            repr(value) if value in (OTHERS, MISSING) else value,
+            repr(value) if value.strip("'\"") in (OTHERS, MISSING) else value,
             f"{group} {'contains' if lists else 'is'} {value!r}",
             ((texts.list.contains(value) if lists else texts == value).fill_null(False)).to_numpy(),
         )

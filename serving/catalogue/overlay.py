@@ -4,7 +4,6 @@ Each answer uses one immutable `OverlayView` from beginning to end. Rows below N
 overlay's. A changed item gets a new overlay row, and its old row dies.
 """
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,13 +12,12 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from serving.background import Pauses
 from serving.bundle.prior import log_share, recall_vectors
 from serving.bundle.reader import Bundle
 from serving.search.exact import ExactIndex
 from serving.search.index import Floats, Mask, Rows
 from serving.search.vector_codes import rounded
-
-LONGEST_PAUSE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -173,10 +171,7 @@ class Overlay:
 
 
 class Progress:
-    """How far an overlay has taken in the journal, and when it is tried again after a failure.
-
-    A failure may pass within a moment, so the next refresh tries again. A bundle that goes on failing must not make the
-    others wait for its work five times a second: the pauses between its attempts grow.
+    """How far an overlay has taken in the journal, and when it is tried again after a failure; others wait meanwhile.
 
     Attributes:
         seq: the number of the last change applied.
@@ -188,17 +183,16 @@ class Progress:
 
     def reach(self, seq: int) -> None:
         """Notes a success."""
-        self.seq, self.behind = seq, False
-        self._pause_s = self._again_at = 0.0
+        self.seq, self.behind, self._pauses = seq, False, Pauses()
 
     def fail(self) -> None:
         """Notes a failure."""
-        self.behind, self._again_at = True, time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s + 1, LONGEST_PAUSE_S)
+        self.behind = True
+        self._pauses.fail()
 
     def waits(self) -> bool:
         """Whether it is too early for another attempt."""
-        return time.monotonic() < self._again_at
+        return self._pauses.waits()
 
 
 def _without_dead(view: OverlayView) -> OverlayView:

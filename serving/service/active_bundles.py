@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from serving.background import Pauses
 from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST
 from serving.bundle.versions import Versions, bundle_root
 from serving.errors import BundleError
-from serving.service.bundle_refusals import BundleRefusal, Pauses, Stamp, passes, stamp_of
+from serving.service.bundle_refusals import FIRST_PAUSE_S, BundleRefusal, Stamp, passes, stamp_of
 from serving.service.look import Refusal, new_refusals
 
 T = TypeVar("T")
@@ -189,7 +190,7 @@ class ActiveBundles(Generic[T]):
         short = reason if unforeseen is None else reason.removesuffix(f": {unforeseen}")
         pauses = None
         if passing:
-            pauses = (refusal and refusal.pauses) or Pauses()
+            pauses = (refusal and refusal.pauses) or Pauses(FIRST_PAUSE_S)
             pauses.fail()
         self._note(path.name, BundleRefusal(reason=reason, short=short, stamps=stamps, pauses=pauses))
         return None

@@ -2,11 +2,11 @@
 
 import errno
 import os
-import time
 from pathlib import Path
 
 from pydantic import ConfigDict
 
+from serving.background import Pauses
 from serving.service.look import Refusal
 
 # Inode, mtime and size of a file: they change with every write.
@@ -14,7 +14,7 @@ Stamp = tuple[int, int, int] | None
 # Faults of the machine, not of the bundle: no free file handle, no memory or thread, a disk that does not answer.
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
 REASONS = tuple(os.strerror(number) for number in NUMBERS)
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+FIRST_PAUSE_S = 1.0  # a whole bundle is opened
 
 
 def passes(error: BaseException | None) -> bool:
@@ -28,26 +28,6 @@ def passes(error: BaseException | None) -> bool:
             return True
         error = error.__cause__ or error.__context__
     return False
-
-
-class Pauses:
-    """When a bundle is tried again that a passing fault kept from opening.
-
-    The fault may pass within a moment. One that stays must not have the whole bundle read five times a second: the
-    pauses grow.
-    """
-
-    def __init__(self) -> None:
-        self._next_s, self._again_at = FIRST_PAUSE_S, 0.0
-
-    def fail(self) -> None:
-        """Notes a failure."""
-        self._again_at = time.monotonic() + self._next_s
-        self._next_s = min(2 * self._next_s + 1, LONGEST_PAUSE_S)
-
-    def waits(self) -> bool:
-        """Whether it is too early for another attempt."""
-        return time.monotonic() < self._again_at
 
 
 class BundleRefusal(Refusal):

@@ -244,6 +244,15 @@ def test_a_column_with_the_name_of_a_group_stands_beside_it(tmp_path: Path) -> N
     }
 
 
+def test_a_quoted_value_is_another_one_than_the_value() -> None:
+    values = ["others", "'others'", None, "missing", "'missing'", "it's"]
+    parts = slices_of_values("group", pl.Series("group", values), by_user=True)
+    assert sorted(part.name for part in parts) == [
+        'group: "\'missing\'"', 'group: "\'others\'"', "group: 'missing'", "group: 'others'", "group: it's",
+        "group: missing",
+    ]  # fmt: skip
+
+
 def test_bands_of_times_of_one_day_differ_in_name() -> None:
     times = [1_718_531_600_000 + second for second in range(40)]
     parts = slices_of_values("created", pl.Series("created", times), by_user=True)

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from serving import background
 from serving.bundle import arrays
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
-from serving.service import bundle_refusals
 from serving.service.active_bundles import ActiveBundles
 from serving.service.bundle_refusals import passes
 from tests.support.worlds.serving import write_world
@@ -68,7 +68,7 @@ def told(error: Exception, first: Exception) -> Exception:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(bundle_refusals, "time", clock)
+    monkeypatch.setattr(background, "time", clock)
     return clock
 
 
