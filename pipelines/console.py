@@ -31,6 +31,9 @@ LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 
 WIDE = 1_000_000  # columns, so that no table is cut or folded to fit
 
+# Blanks and joiners of ordinary titles, which `str.isprintable` counts out: in French, Japanese, Persian, emoji.
+HARMLESS = frozenset("\u00a0\u2009\u202f\u3000\u200c\u200d")
+
 Advance = Callable[..., None]
 
 
@@ -38,8 +41,21 @@ def no_bar(n: float = 1, note: str = "") -> None:
     """An `Advance` for a caller that shows no progress."""
 
 
+def printable(text: str) -> str:
+    """Returns a text of the data in which no character moves the cursor, colours or reorders what a terminal shows.
+
+    Such characters, line breaks too, become their escapes.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each in HARMLESS else each.encode("unicode_escape").decode() for each in text
+    )
+
+
 def say(message: str) -> None:
-    """Prints one line of plain progress."""
+    """Prints plain progress, a line or several."""
+    message = "\n".join(map(printable, message.split("\n")))  # a message may quote a text of the data
     print(message, file=sys.stderr, flush=True)  # noqa: T201
 
 

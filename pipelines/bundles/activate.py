@@ -51,7 +51,7 @@ def show(root: Root) -> None:
         table.add_row(*(Text(cell) for cell in cells))
     results().print(table)
     if not infos:
-        say(f"no bundle in {shown}; `towers export --run RUN --out BUNDLE` makes one")
+        say(f"no bundle in {shown}; `towers export --run RUN --out {shlex.quote(f'{shown}/NAME')}` makes one")
     elif not any(info.state == "active" for info in infos):
         say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(shown)}")
 

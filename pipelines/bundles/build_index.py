@@ -62,7 +62,7 @@ def run(
         BundleError: the bundle is damaged, another command has replaced it meanwhile, or ScaNN is not installed on
             this platform.
         BusyError: another process is building its index, or removing a user from it.
-        OSError: the bundle's directory is not writable.
+        OSError: the bundle's directory is not writable, or was removed meanwhile.
     """
     if not 0 < target_recall <= 1:
         raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
@@ -77,7 +77,7 @@ def run(
     if kind == "scann" and 1 < items < FEWEST:
         raise DataError(f"{bundle}: ScaNN needs at least {FEWEST} items, it has {items}; use --kind exact")
     # A `towers forget` beside it would publish a copy of the bundle without this index.
-    with exclusive(bundle, f"{bundle}: another command is changing it; give yours again later"):
+    with exclusive(bundle, f"{bundle}: another command is changing it; give yours again later", create=False):
         if like is None:
             phases("index", VERIFY, *phases_of(kind))
             (opened,) = verify(bundle)

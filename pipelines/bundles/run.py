@@ -89,7 +89,7 @@ def _instead(path: Path) -> str:
     if (path / DATASET_FILE).is_file():
         return f", but a data set; `towers train --dataset {path} --config RECIPE --out RUN` makes a run"
     if (path / MANIFEST).is_file():
-        return ", but a bundle, which a run was exported as"
+        return f", but a bundle that was exported already; `towers serve --bundle {path}` serves it"
     return f" (no summary.json); `towers train --out {path}` makes one"
 
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import polars as pl
 
+from pipelines.console import printable
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import NO_NAME, NO_VALUE, Choice, choices, of_row_numbers
 from pipelines.dataset.manifest import DatasetManifest
@@ -32,7 +33,8 @@ def column_lines(dataset: Dataset, config: Config | None = None) -> list[str]:
     Returns:
         A heading, then an aligned ``file  column  what it became`` for each column.
     """
-    rows = sorted(_rows(dataset, config), key=lambda row: FILES.index(row[0]))
+    rows = [(file, printable(column), printable(told)) for file, column, told in _rows(dataset, config)]
+    rows.sort(key=lambda row: FILES.index(row[0]))
     wide = [max((len(row[place]) for row in rows), default=0) for place in (0, 1)]
     heading = "columns:" if config is not None else "columns, and the features of a recipe that names none:"
     return [heading, *(f"  {file:<{wide[0]}}  {column:<{wide[1]}}  {told}" for file, column, told in rows)]
@@ -115,8 +117,8 @@ def _of_role(role: str, manifest: DatasetManifest) -> str:
 
 
 def visible(name: str) -> str:
-    """A type for a message, in quotes where it would not show that blanks are around it."""
-    return name if name == name.strip() else repr(name)
+    """A type for a message, in quotes where it would not show what it holds: blanks around it, control characters."""
+    return name if name == name.strip() and name == printable(name) else repr(name)
 
 
 def _of_pairs(manifest: DatasetManifest) -> str:

@@ -25,7 +25,8 @@ from pipelines.evaluation.report_table import (
     service_warnings,
     sizes,
 )
-from pipelines.rankers.bootstrap import digits
+from pipelines.rankers.baselines import BETTER, WORSE
+from pipelines.rankers.bootstrap import FEWEST, digits
 from pipelines.rankers.cuts import of_cuts
 from pipelines.rankers.ranker import EXACT
 from serving.files.staging import staged
@@ -51,19 +52,17 @@ def compared(claim: str, verdict: Mapping[str, Any]) -> str:
     """Goes on from a claim with the model's value: the difference to the baseline, and whether it may be chance."""
     points = 100 * abs(verdict["difference"]["value"])
     more = "more" if verdict["difference"]["value"] >= 0 else "less"
-    sure = {
-        "proven better": "The difference is more than chance",
-        "not proven better": "The difference may be chance",
-        "not proven worse": "The difference may be chance",
-        "worse": "The difference is more than chance",
-    }[verdict["conclusion"]]
+    sure = "is more than chance" if verdict["conclusion"] in (BETTER, WORSE) else "may be chance"
     bounds = {name: 100 * verdict["difference"][name] for name in ("low", "high")}
     simple = verdict["kind"].replace("baseline", "simple method")
     # "Between +0.0 and +2.3 points" would not look like more than chance.
     low, high = (f"{bound:+.{digits(bounds, 1)}f}" for bound in bounds.values())
+    how_sure = f"between {low} and {high} points with 95 % confidence"
+    if verdict["users"] < FEWEST:  # whose interval may be too narrow
+        how_sure = f"there are only {verdict['users']} to judge by"
     return (
         f"{claim}, {points:.1f} points {more} than the {simple}, {verdict['baseline_title']} "
-        f"({verdict['baseline_value']:.1%}). {sure}: between {low} and {high} points with 95 % confidence."
+        f"({verdict['baseline_value']:.1%}). The difference {sure}: {how_sure}."
     )
 
 
@@ -151,7 +150,7 @@ def about_any(content: Mapping[str, Any], figure: str, counted: Sequence[str]) -
     """
     split, strongest = content["dataset"]["split"], content["strongest"]["ranker"]
     return {
-        "tone": {"proven better": "better", "worse": "worse"}.get(content["verdict"]["conclusion"], ""),
+        "tone": {BETTER: "better", WORSE: "worse"}.get(content["verdict"]["conclusion"], ""),
         "verdict": content["verdict"],
         "findings": content["findings"],
         "chosen": content.get("chosen_on_validation"),

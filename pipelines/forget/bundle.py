@@ -38,8 +38,9 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
     Raises:
         BundleError: it is damaged, or was replaced meanwhile.
         BusyError: another process is removing a user from it, or building its index.
+        FileNotFoundError: it was removed meanwhile.
     """
-    with exclusive(path, f"{path}: another command is changing it; give yours again later"):
+    with exclusive(path, f"{path}: another command is changing it; give yours again later", create=False):
         bundle = Bundle.open(path)
         row = bundle.query_rows.find(user)
         towers = _towers(bundle, user)

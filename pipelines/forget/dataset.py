@@ -36,8 +36,10 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
 
     Raises:
         BusyError: another process is removing a user from it.
+        FileNotFoundError: it was removed meanwhile.
     """
-    with exclusive(path, f"{path}: another 'towers forget' is changing it; give the command again later"):
+    busy = f"{path}: another 'towers forget' is changing it; give the command again later"
+    with exclusive(path, busy, create=False):
         data = Dataset.open(path)
         place = data.users["user_id"].index_of(user)
         rejects = _rejects(path)

@@ -3,7 +3,6 @@
 Prints a line or two per place on stdout, with counts and without ids. The same command finishes what was interrupted.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -15,6 +14,7 @@ from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle, other_tower
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.forget.left_overs import refuse_left_overs
+from pipelines.forget.run import dataset_of, in_vocabulary
 from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
@@ -64,6 +64,8 @@ def run(
     """
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
+    if any("\ud800" <= letter <= "\udfff" for letter in user):
+        raise DataError(f"--user {user!r}: its bytes are no UTF-8, so it is nobody's id")
     urls = [each for each in bundles if isinstance(each, str)]
     local = [_target(each) for each in bundles if isinstance(each, Path)]
     datasets = [_target(each) for each in datasets]
@@ -78,7 +80,7 @@ def run(
     # Those that links lead to lie elsewhere.
     folders += [(path.parent, path.name) for path in every if path.parent not in local]
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
-    trained = {run: (_dataset_of(run), _in_vocabulary(run, user)) for run in runs}
+    trained = {run: (dataset_of(run), in_vocabulary(run, user)) for run in runs}
     holding = {each for data in opened if user in data.users["user_id"] for each in data.manifest.fingerprints}
 
     removal = _Removal(user, dry_run=dry_run)
@@ -105,8 +107,8 @@ def run(
                 removal.from_bundle(place, path, publish)
                 advance()
             # Those that a command has made meanwhile of bundles with the user; later it finds that they were replaced.
-            while later := [path for each in local for path in _bundles(each) if path not in every]:
-                every += later
+            done = removal.searched
+            while later := [path for each in local for path in _bundles(each, again=True) if path not in done]:
                 for path in later:
                     removal.from_bundle(path, path)
             for data in opened:
@@ -122,11 +124,17 @@ def run(
 
 
 class _Removal:
-    """Removes a user from place after place, or counts what it would remove; tells what it finds in each."""
+    """Removes a user from place after place, or counts what it would remove; tells what it finds in each.
+
+    Attributes:
+        found: what was found in each place that held the user.
+        searched: the bundles that were there to be searched.
+    """
 
     def __init__(self, user: str, *, dry_run: bool) -> None:
         self._user, self._dry_run = user, dry_run
         self.found: dict[Place, dict[str, int]] = {}
+        self.searched = set[Path]()
 
     def from_state(self, state: Path | DatabaseUrl) -> None:
         with open_journal(state) as journal:
@@ -134,18 +142,21 @@ class _Removal:
 
     def from_bundle(self, place: Place, path: Path, publish: Callable[[], None] | None = None) -> None:
         """Calls `publish` if it has changed the bundle at `path`, which may be a copy of `place`."""
-        counts = forget_in_bundle(path, self._user, dry_run=self._dry_run)
-        if publish is not None and any(counts.values()) and not self._dry_run:
-            publish()
-        self._tell(place, counts, f"; {AGAIN}")
-        if other_tower(path):
-            why = "not written by `towers export`, so not searched"
-            print(f"{place}: its towers were {why}; they may hold the user's id and row")  # noqa: T201
+        with _unless_removed(path):
+            counts = forget_in_bundle(path, self._user, dry_run=self._dry_run)
+            if publish is not None and any(counts.values()) and not self._dry_run:
+                publish()
+            self._tell(place, counts, f"; {AGAIN}")
+            if other_tower(path):
+                why = "not written by `towers export`, so not searched"
+                print(f"{place}: its towers were {why}; they may hold the user's id and row")  # noqa: T201
+            self.searched.add(path)
 
     def from_dataset(self, data: Dataset) -> None:
         was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
-        counts = forget_in_dataset(data.path, self._user, dry_run=self._dry_run)
-        self._tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
+        with _unless_removed(data.path):
+            counts = forget_in_dataset(data.path, self._user, dry_run=self._dry_run)
+            self._tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
 
     def of_run(self, run: Path) -> None:
         """Only says so: a run cannot be changed."""
@@ -159,8 +170,23 @@ class _Removal:
             print(f"{place}: {'would remove' if self._dry_run else 'removed'} {listed}{then}")  # noqa: T201
 
 
-def _bundles(path: Path) -> list[Path]:
+@contextmanager
+def _unless_removed(path: Path) -> Iterator[None]:
+    """Goes on where another command has removed what was to be searched: the other places still hold the user."""
+    try:
+        yield
+    except (BundleError, DataError, OSError):
+        if path.exists():
+            raise
+        say(f"{path}: removed meanwhile, so there is nothing to search")
+
+
+def _bundles(path: Path, *, again: bool = False) -> list[Path]:
     """The bundle at a path, or all bundles of a root, also those that are not active or not published.
+
+    Args:
+        path: the bundle, or the root.
+        again: it was asked before; what is missing now was removed meanwhile.
 
     Raises:
         BundleError: there is none, or one that answers is missing.
@@ -176,11 +202,11 @@ def _bundles(path: Path) -> list[Path]:
             refuse_left_overs(bundle.parent, bundle.name)
             if bundle.exists():
                 found.append(bundle)
-            elif info.state in ("active", "canary"):  # earlier ones may have been removed since
+            elif info.state in ("active", "canary") and not again:  # earlier ones may have been removed since
                 todo = "restore it or choose another one: towers bundles"
                 raise BundleError(f"{bundle}: missing, but {path / ACTIVE} names it as {info.state}; {todo}")
         found += [file.parent for file in path.glob(f".*{CANDIDATE}/{MANIFEST}")]
-    if not found:
+    if not (found or again):
         raise not_a_bundle(path)
     return found
 
@@ -206,29 +232,3 @@ def _with_others(data: Dataset, user: str) -> Dataset:
     if data.users.height == 1 and data.users["user_id"][0] == user:
         raise DataError(f"{data.path}: holds no other user; remove the data set")
     return data
-
-
-def _dataset_of(run: Path) -> str:
-    """The fingerprint of the data set that a run was trained on."""
-    with _refusing(run):
-        return str(json.loads((run / "summary.json").read_text(encoding="utf-8"))["dataset"])
-
-
-def _in_vocabulary(run: Path, user: str) -> bool:
-    kinds = {"query": "id", "candidate": "neighbours"}
-    with _refusing(run):
-        sides = json.loads((run / "features.json").read_text(encoding="utf-8"))
-        files = [
-            each["vocabulary"] for side, kind in kinds.items() for each in sides[side] if each["config"]["kind"] == kind
-        ]
-        return any(user in (run / file).read_text(encoding="utf-8").split("\n") for file in files if file)
-
-
-@contextmanager
-def _refusing(run: Path) -> Iterator[None]:
-    try:
-        yield
-    except FileNotFoundError as error:
-        raise DataError(f"--run {run}: not a finished run (no {Path(error.filename).name})") from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"--run {run}: not a finished run, or damaged ({error})") from None

@@ -12,6 +12,7 @@ from pipelines.ingest.columns.times import LOGGED
 from towers.data.events import Int64s
 
 DAYS = (20_000, 60_000)  # since 1899, of the years 1954 to 2064
+YEAR_S = 365 * DAY_S
 
 
 def warn_of_clocks(events: EventTable) -> None:
@@ -28,17 +29,22 @@ def warn_of_clocks(events: EventTable) -> None:
 def warn_of_small_times(events: EventTable) -> None:
     """Warns if all events are from before 1990; for callers that keep times whose unit the recipe does not state.
 
-    So it is if another column holds the times, or if they are no seconds since 1970.
+    So it is if another column holds the times, or if they are no seconds since 1970. Dates may be old, but of 1970 they
+    are most often numbers that a program took for nanoseconds.
     """
     times, unit = events.time, events.time_unit
-    if times is None or unit not in TICKS_PER_S or times.max() >= LOGGED[0] * TICKS_PER_S[unit]:
+    if times is None or unit not in TICKS_PER_S:
+        return
+    least, end = (0, YEAR_S) if events.dates else (-np.inf, LOGGED[0])
+    if times.min() < least * TICKS_PER_S[unit] or times.max() >= end * TICKS_PER_S[unit]:
         return
     first, last = times.min(), times.max()
     told = f"all times (column {events.roles.time!r}) are of {_moment(first, unit)} to {_moment(last, unit)}"
-    days = first >= DAYS[0] * TICKS_PER_S[unit] and last <= DAYS[1] * TICKS_PER_S[unit]
+    days = not events.dates and first >= DAYS[0] * TICKS_PER_S[unit] and last <= DAYS[1] * TICKS_PER_S[unit]
     excel = "; numbers of 20,000 to 60,000 may be days since 1899, as Excel writes them: write 2026-01-31T12:30:00"
-    stated = "if the clock counts from a start of its own, state its unit: --config default --set data.time_unit=s"
-    say(f"warning: {told}{excel if days else ''}{times_elsewhere(events.context)}; {stated}")
+    own = "; if the clock counts from a start of its own, state its unit: --config default --set data.time_unit=s"
+    remedies = f"{excel if days else ''}{times_elsewhere(events.context)}{'' if events.dates else own}"
+    say(f"warning: {told}{remedies}")
 
 
 def told_of_future(times: Int64s, unit: str | None) -> str:

@@ -184,6 +184,7 @@ class _Reader:
             item_ids=self.items.strings()[: self.items.known or None],
             types=types,
             roles=self.roles,
+            dates=self.times.dates,
             paths=[table.path for _, table in self.source.events],
             dropped=self.dropped,
         )

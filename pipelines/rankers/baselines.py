@@ -123,7 +123,7 @@ class Verdict:
         """One readable line; a negative difference is given as how far the model is below."""
         value, low, high = texts(opposite(self.difference) if self.below else self.difference)
         side = "below" if self.below else "above"
-        few = f" by so few ({self.users})" if self.users < FEWEST else ""
+        few = f" (only {self.users} to judge by)" if self.users < FEWEST else ""
         return (
             f"{self.metric} {self.value:.4f}: {side} the {self.kind} ({self.baseline_title}: "
             f"{self.baseline_value:.4f}) by {value} ({low} to {high}): {self.conclusion}{few}{self._other}"

@@ -17,6 +17,7 @@ from pipelines.errors import DataError
 from serving.catalogue.item_columns import title_name
 from serving.client.address import without_password
 from serving.client.retries import KEY as FITS_HEADER
+from serving.client.retries import fault_of
 
 TIMEOUT_S = 30.0
 KEY = "TOWERS_API_KEY"
@@ -47,9 +48,15 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
         titled: also request the items' titles, if the service's bundle has a column of them.
 
     Raises:
-        DataError: the key fits no header or stands beside a password, a proxy cannot be used, or there is no valid
-            answer; names the address and the reason.
+        DataError: the address or the user is invalid, the key fits no header or stands beside a password, a proxy
+            cannot be used, or there is no valid answer; names the address or the argument and the reason.
     """
+    if fault := fault_of(url):
+        raise DataError(f"--url {without_password(url)}: {fault}")
+    try:
+        user.encode()
+    except UnicodeEncodeError:
+        raise DataError(f"--user {user!r}: not UTF-8, which a request is written in") from None
     refuse_unusable_proxies()
     key = os.environ.get(KEY)
     if key and not FITS_HEADER.fullmatch(key):  # httpx would tell it in its own error

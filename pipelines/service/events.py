@@ -5,13 +5,15 @@ impression without a response. `impressions.parquet`: one row per item shown, wi
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import polars as pl
 
 from pipelines.console import amount, phases, progress, say
+from pipelines.errors import DataError
 from pipelines.service.state import in_blocks, open_journal
-from serving.catalogue.journal import Impression, UserEvent
+from serving.catalogue.journal import Impression, Journal, UserEvent
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing, staged
 
@@ -43,33 +45,41 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
         overwrite: replace an earlier export.
 
     Raises:
-        DataError: there is no journal, or it cannot be read.
+        DataError: there is no journal, it cannot be read, or a user was forgotten meanwhile; nothing was written.
         OutputExistsError: `out` exists.
     """
     refuse_existing(out, overwrite=overwrite, marker=EVENTS)
     with open_journal(state) as journal:
         phases("events export", READ, WRITE)
+        forgotten = journal.forgotten()
         _, events, shown = journal.counts()
         with progress(READ, total=events + shown, unit="rows") as advance:
             # In this order: of an item that is shown and taken meanwhile the event is read, too.
             impressions = pl.concat(map(_impressions, in_blocks(journal.impressions_since, advance)), how="vertical")
             taken = pl.concat(map(_events, in_blocks(journal.events_since, advance)), how="vertical")
-    # What a user took, whenever that was, is no negative of theirs.
-    missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
-    missed = missed.select(
-        "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
-    )
-    files = {EVENTS: pl.concat([taken, missed]), IMPRESSIONS: impressions}
-    with (
-        progress(WRITE, total=sum(map(len, files.values())), unit="rows") as advance,
-        staged(out, overwrite=overwrite, marker=EVENTS) as directory,
-    ):
-        directory.mkdir()
-        for name, frame in files.items():
-            frame.write_parquet(directory / name)
-            advance(len(frame))
+        # What a user took, whenever that was, is no negative of theirs.
+        missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
+        missed = missed.select(
+            "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
+        )
+        files = {EVENTS: pl.concat([taken, missed]), IMPRESSIONS: impressions}
+        check = partial(_refuse_forgotten, journal, forgotten, state)
+        with (
+            progress(WRITE, total=sum(map(len, files.values())), unit="rows") as advance,
+            staged(out, overwrite=overwrite, marker=EVENTS, check=check) as directory,
+        ):
+            directory.mkdir()
+            for name, frame in files.items():
+                frame.write_parquet(directory / name)
+                advance(len(frame))
     told = f"{amount(impressions.height, 'items')} shown, {missed.height:,} of them never taken"
     say(f"{out}: {amount(taken.height, 'events')}, {told}")
+
+
+def _refuse_forgotten(journal: Journal, before: int, state: Path | DatabaseUrl) -> None:
+    """Refuses what was read while a user was forgotten: it may hold the user's impressions alone."""
+    if journal.forgotten() != before:
+        raise DataError(f"--state {state}: a user was forgotten meanwhile; nothing was written: give the command again")
 
 
 def _events(block: Sequence[tuple[int, UserEvent]]) -> pl.DataFrame:

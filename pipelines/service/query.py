@@ -1,5 +1,6 @@
 """`towers query`: prints one user's items with id, title and score, from a bundle or a running service."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import polars as pl
 from rich.table import Column, Table
 from rich.text import Text
 
-from pipelines.console import results, say
+from pipelines.console import printable, results, say
 from pipelines.errors import DataError
 from pipelines.service.answer import Answer, ask
 from serving.bundle.reader import Bundle
@@ -43,9 +44,9 @@ def run(user: str, *, bundle: Path | None = None, url: str | None = None, k: int
             answer = replace(answer, titles=_titles(Bundle.open(bundle), [item_id for item_id, _ in answer.items]))
     elif bundle is not None:
         if k > MOST:
+            instead = f"towers recall --bundle {shlex.quote(str(bundle))} --k {k} --out FILE"
             raise DataError(
-                f"--k must be at most {MOST}, got {k}; `towers recall --bundle {bundle} --k {k} --out FILE` "
-                "writes any number of items for every user"
+                f"--k must be at most {MOST}, got {k}; `{instead}` writes any number of items for every user"
             )
         answer = _asked_here(bundle, user, k)
     else:
@@ -74,14 +75,14 @@ def _titles(bundle: Bundle, item_ids: Sequence[str]) -> list[Any] | None:
 
 def _show(user: str, answer: Answer) -> None:
     console = results()
-    console.print(Text(f"recalled for user {user} (source: {answer.source})"))
+    console.print(Text(printable(f"recalled for user {user} (source: {answer.source})")))
     title = [] if answer.titles is None else ["title"]
     # Whole also on a narrow terminal: an id that ends in … is of no use.
     ids = Column("id", overflow="fold")
     table = Table(Column("#", justify="right"), ids, *title, Column("score", justify="right"))
     for place, (item_id, score) in enumerate(answer.items):
-        words = [] if answer.titles is None else [Text(_in_words(answer.titles[place]))]
-        table.add_row(str(place + 1), Text(item_id), *words, f"{score:.4f}")
+        words = [] if answer.titles is None else [Text(printable(_in_words(answer.titles[place])))]
+        table.add_row(str(place + 1), Text(printable(item_id)), *words, f"{score:.4f}")
     console.print(table)
 
 

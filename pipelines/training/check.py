@@ -136,16 +136,16 @@ def _resolve_timed(config: Config, data: Dataset) -> Config:
 def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
     """Refuses what is chosen on validation events, or on times, where there are none, or by a metric of every item."""
     metric, items = config.train.metric, data.manifest.items
-    # The default may stay, so that a first try on a few items trains.
-    if "metric" in config.train.model_fields_set and int(metric.partition("@")[2]) >= items:
+    if config.train.differs("metric") and int(metric.partition("@")[2]) >= items:  # by the default a first try trains
         raise ConfigError(
             f"train.metric: {metric} takes each of the data set's {items:,} items as found, whatever the model; "
             "take a K below that, or more items"
         )
+    none = "the data set has no validation targets to choose"
     if config.data.refit and not has_targets(data, "valid"):
-        raise ConfigError("data.refit: the data set has no validation targets to choose the epochs on; set it to false")
+        raise ConfigError(f"data.refit: {none} the epochs on; set it to false")
     if config.model.norm_exponent == "validation" and not has_targets(data, "valid"):
-        raise ConfigError("model.norm_exponent: no validation targets choose it; --set model.norm_exponent=1 gives one")
+        raise ConfigError(f"model.norm_exponent: {none} it on; give a number, as by --set model.norm_exponent=1")
     prior = config.model.prior
     if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):
         raise ConfigError(

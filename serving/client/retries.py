@@ -25,6 +25,7 @@ MOST_DOUBLINGS = 16  # the longest pause comes earlier; after a thousand tries 2
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
 KEY = re.compile(r"[!-~]+")
+MOST_PORT = 65_535
 LEAST_WAIT_S = 0.001  # a socket takes 0 as "do not wait", and fails with an error other than a timeout
 
 T = TypeVar("T")
@@ -65,6 +66,8 @@ class Service:
     api_key: str | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
+        if fault := fault_of(self.url):
+            raise ValueError(f"url: {self.address!r}: {fault}")
         try:
             parsed = httpx.URL(self.url)
         except httpx.InvalidURL as error:
@@ -88,6 +91,22 @@ class Service:
     def address(self) -> str:
         """The address for people, without a password."""
         return without_password(self.url)
+
+
+def fault_of(url: str) -> str | None:
+    """Returns what is wrong with an address that httpx takes, but fails at later or sends elsewhere; else None."""
+    try:
+        parsed = httpx.URL(url)
+        parsed.raw_host.decode("ascii").encode("idna")  # as the look-up of the host does
+    except httpx.InvalidURL:
+        return None
+    except UnicodeError:
+        return "not a valid address"
+    if not set(url).isdisjoint("?#"):
+        return "must hold no ? and no #: the path of each call comes at its end"
+    if parsed.port is not None and not 0 <= parsed.port <= MOST_PORT:
+        return f"the port must be at most {MOST_PORT}"  # a socket would take the port modulo 65,536
+    return None
 
 
 class Trial(Generic[T]):

@@ -12,24 +12,29 @@ class BusyError(Exception):
 
 
 @contextmanager
-def exclusive(directory: Path, busy: str, file: str | None = None) -> Iterator[None]:
-    """Creates the directory if needed and holds a lock on it.
+def exclusive(directory: Path, busy: str, file: str | None = None, *, create: bool = True) -> Iterator[None]:
+    """Holds a lock on a directory.
 
     Args:
         directory: may be renamed or removed while locked.
         busy: the error message if another process holds the lock.
         file: the name of a file in it that is locked and stays. A lock of the directory itself is unknown to other
             machines of a network file system.
+        create: makes the directory if needed. Not one that another command made: empty, it would pass for its output.
 
     Raises:
         BusyError: another process holds the lock.
+        FileNotFoundError: there is no such directory, and it is not to be made.
     """
     place, flags = (directory, os.O_RDONLY) if file is None else (directory / file, os.O_RDWR | os.O_CREAT)
     while True:
-        directory.mkdir(parents=True, exist_ok=True)
+        if create:
+            directory.mkdir(parents=True, exist_ok=True)
         try:
             handle = os.open(place, flags, 0o666)
         except FileNotFoundError:
+            if not create:
+                raise
             continue  # The process that held the lock has just removed the directory.
         try:
             try:

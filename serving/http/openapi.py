@@ -1,5 +1,6 @@
 """Builds the OpenAPI document: examples for every route and error, and the features of the served bundle."""
 
+import json
 from collections.abc import Sequence
 from itertools import count, product
 from typing import Any
@@ -17,7 +18,8 @@ from serving.http.auth import reads
 from serving.http.json_schemas import COMPONENTS, condition_schemas, feature_schema
 from serving.http.requests import DEFAULT_K, EmbedQuery, RecallRequest, SimilarRequest
 from serving.http.responses import ErrorResponse
-from serving.http.route_table import OPEN, ROUTES
+from serving.http.route_table import OPEN, ROUTES, UPGRADE
+from serving.protocol.limits import NO_UPGRADE
 from serving.recall.planner import GREATEST_NUMBER
 from serving.search.conditions import kinds
 from serving.settings import Settings
@@ -83,6 +85,7 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
     """Builds the document; with a bundle it lists the bundle's features and shows ids that exist."""
     schema = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
     _restore_examples(schema, app)
+    _name_upgrade(schema)
     _, definitions = models_json_schema(
         [(model, "validation") for model in BODIES.values()], ref_template=COMPONENTS + "{model}"
     )
@@ -130,6 +133,17 @@ def _restore_examples(schema: dict[str, Any], app: FastAPI) -> None:
                 shown = schema["paths"][route.path_format][method.lower()]["responses"][str(status)]["content"]
                 for media_type, content in answer["content"].items():
                     shown[media_type]["example"] = content["example"]
+
+
+def _name_upgrade(schema: dict[str, Any]) -> None:
+    """Tells of the only cause that status 400 has where there is no body."""
+    for path, operations in schema["paths"].items():
+        for method in operations.keys() - {taken for at, taken in BODIES if at == path}:
+            answer = operations[method]["responses"][str(UPGRADE)]
+            answer["description"] = "The request asks to switch protocols"
+            # Whole: beside an answer of plain text FastAPI calls the errors plain text, too.
+            shown = {"schema": {"$ref": f"{COMPONENTS}ErrorResponse"}, "example": json.loads(NO_UPGRADE)}
+            answer["content"] = {"application/json": shown}
 
 
 def _ask_for_keys(schema: dict[str, Any]) -> None:

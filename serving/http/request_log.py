@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.http.route_table import WORK
-from serving.protocol.asgi import CLOSE, answer, error_bytes
+from serving.protocol.asgi import CLOSE, CLOSING, answer, error_bytes
 from serving.protocol.limits import PROBE
 from serving.protocol.shutdown import Drain
 from serving.settings import Settings
@@ -30,7 +30,7 @@ HEADER = b"x-request-id"
 SAFE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,128}")
 UNKNOWN = "unknown"
 # The log summarises these per second and reason. The wait for a body is the caller's: it makes no request slow.
-SUMMARISED = frozenset({401, 403, 408, 429})
+SUMMARISED = frozenset({401, 403, 408, 413, 429})
 INTERNAL = error_bytes("internal", "internal error; see the log")
 STOPPING = error_bytes("stopping", "the service is stopping")
 
@@ -59,6 +59,8 @@ class RequestLog:
         begun = time.perf_counter()
         name = self._id(scope)
         request_id.set(name)
+        if self._drain.begun:
+            scope.setdefault("state", {})[CLOSING] = True
         header = HEADER, name.encode()
         status = 0
 

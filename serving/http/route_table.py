@@ -43,6 +43,8 @@ class _IdConvertor(Convertor[str]):
 
 register_url_convertor("id", _IdConvertor())
 
+UPGRADE = 400  # the status for a request to switch protocols; also for a body that is not JSON
+
 
 @dataclass(frozen=True)
 class Route:
@@ -52,7 +54,7 @@ class Route:
         path, method: as FastAPI takes them. `key`, `work` and `fast` are looked up by the path of a request, so a
             path with a parameter cannot declare them.
         function: answers.
-        summary, answer, example, errors: for the document; `answer` None is plain text.
+        summary, answer, example, errors: for the document; `answer` None is plain text. Any route may refuse `Upgrade`.
         body: the model of its body; None: it has none.
         key: "none" for anybody, "read" for a key that may only read, "admin" for one that may change. Any key may GET.
         work: how it takes part in the limits (`serving.protocol.limits`).
@@ -65,7 +67,7 @@ class Route:
     summary: str
     answer: type[BaseModel] | None
     example: Any
-    errors: tuple[int, ...] = ()
+    errors: tuple[int, ...] = (UPGRADE,)
     body: type[BaseModel] | None = None
     key: Literal["none", "read", "admin"] = "admin"
     work: Work = HEAVY
@@ -80,7 +82,7 @@ ANSWER = {
 }
 VECTORS = {"vectors": [[0.6, -0.8]], "sources": ["user"], "model_version": VERSION}
 METRICS = 'towers_requests_total{method="POST",route="/recall",status="200"} 318.0\n'
-OF_BODY = (400, 408, 413, 415, 422, 429, 500, 503)
+OF_BODY = (UPGRADE, 408, 413, 415, 422, 429, 500, 503)
 
 ROUTES = (
     Route(
@@ -109,7 +111,7 @@ ROUTES = (
     ),
     Route(
         "/items/{item_id:id}", "DELETE", routes.delete_item, "Delete an item",
-        Written, {"seq": 15}, (408, 409, 413, 422, 429, 500, 503),
+        Written, {"seq": 15}, (UPGRADE, 408, 409, 413, 422, 429, 500, 503),
     ),
     Route(
         "/events", "POST", routes.add_events, "Tell what users took",
@@ -125,11 +127,12 @@ ROUTES = (
     ),
     Route(
         "/readyz", "GET", health.readyz, "Is a bundle loaded, and does a search work",
-        Ready, {"status": "ready"}, (500, 503), key="none", work=PROBE,
+        Ready, {"status": "ready"}, (UPGRADE, 500, 503), key="none", work=PROBE,
     ),
     Route(
         "/admin/reload", "POST", routes.reload, "Check for another active bundle now",
-        Reloaded, {"active": "2026-11-20", "canary": None, "refused": {}}, (408, 413, 429, 500, 503), work=LONG,
+        Reloaded, {"active": "2026-11-20", "canary": None, "refused": {}}, (UPGRADE, 408, 413, 429, 500, 503),
+        work=LONG,
     ),
     Route(
         "/metrics", "GET", health.metrics, "The metrics of all workers, for Prometheus",

@@ -8,6 +8,7 @@ CLOSE = (b"connection", b"close")
 GREATEST_ECHO = 500
 # In the state of a request: a function that closes its connection at once. The server sets it, if it can.
 ABORT = "abort"
+CLOSING = "closing"  # likewise: whether its connection will close, as the service stops
 
 
 def error_bytes(code: str, message: str, field: str | None = None) -> bytes:

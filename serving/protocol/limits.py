@@ -91,6 +91,7 @@ class Limits:
         try:
             arrived = await exchange.arrives(self._settings.max_body_bytes)
             if arrived is None:
+                self._exchanges.keep(exchange, 0)
                 if closes(scope):
                     await drop_body(receive)
                 await answer(exchange.send, 413, error_bytes("too_large", self._too_large))

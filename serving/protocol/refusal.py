@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from starlette.types import Receive, Scope, Send
 
-from serving.protocol.asgi import CLOSE, answer
+from serving.protocol.asgi import CLOSE, CLOSING, answer
 
 # Whoever sends more, or takes longer, is answered then, and may be reset.
 REST_S, REST_BYTES = 2.0, 33_554_432
@@ -40,6 +40,8 @@ async def refuse(
 
 def closes(scope: Scope) -> bool:
     """Whether the server closes the connection after a request, whatever the answer says."""
+    if scope.get("state", {}).get(CLOSING):
+        return True
     wanted = (value.lower() for name, value in scope["headers"] if name == b"connection")
     return scope["http_version"] == "1.0" or any(b"close" in each for each in wanted)
 

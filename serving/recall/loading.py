@@ -1,6 +1,7 @@
 """Opens the index of a bundle, or a whole `Recaller`. Only the tower needs TensorFlow."""
 
 import gc
+import shlex
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -67,7 +68,7 @@ def missing_index(bundle: Bundle, *, copy: bool = False) -> str | None:
     if manifest.index is not None:
         return None
     scan = f"every query scans all {manifest.items:,} items exactly"
-    todo = f"`towers index --bundle {bundle.path}` builds one"
+    todo = f"`towers index --bundle {shlex.quote(str(bundle.path))}` builds one"
     if copy:
         todo = "build one for the bundle that was published (`towers index`), and publish it under another name"
     return f"{bundle.path} has no index: {scan}; {todo}"

@@ -134,7 +134,7 @@ class ActiveBundles(Generic[T]):
         try:
             wanted, share = self._wanted()
         except BundleError as error:
-            self._refused = {ACTIVE: BundleRefusal(reason=str(error), short=str(error), stamps=(None, None))}
+            self._note(ACTIVE, BundleRefusal(reason=str(error), short=str(error), stamps=(None, None)))
         else:
             opened = [self._active_bundle(path, again) for path in wanted.values()]
             # Opening takes seconds: what was rolled back meanwhile must never answer. If `active.json` cannot be read

@@ -13,7 +13,7 @@ from serving.service.look import Refusal
 Stamp = tuple[int, int, int] | None
 # Faults of the machine, not of the bundle: no free file handle, no memory or thread, a disk that does not answer.
 NUMBERS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EIO, errno.ESTALE, errno.ETIMEDOUT)
-REASONS = tuple(os.strerror(number) for number in NUMBERS)
+REASONS = (*(os.strerror(number) for number in NUMBERS), "can't start new thread")  # the latter is Python's own
 FIRST_PAUSE_S = 1.0  # a whole bundle is opened
 
 
@@ -23,7 +23,9 @@ def passes(error: BaseException | None) -> bool:
     The reader of a file tells what it could not open in an error of its own, TensorFlow and Polars without the number:
     so the errors before it count, and their texts.
     """
-    while error is not None:
+    known = set[int]()  # an error may be its own cause
+    while error is not None and id(error) not in known:
+        known.add(id(error))
         if isinstance(error, MemoryError) or any(reason in str(error) for reason in REASONS):
             return True
         error = error.__cause__ or error.__context__

@@ -23,6 +23,7 @@ SERVER = "uvicorn.error"
 SERVICE = f"{SERVER}.serving"
 # Values that text lines show unquoted.
 PLAIN = re.compile(r"[!#-<>-~]+")
+UPGRADE_WARNINGS = ("Unsupported upgrade request.", "No supported WebSocket library detected.")  # beginnings
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
 
@@ -87,6 +88,18 @@ def _word(value: object) -> str:
     return word if PLAIN.fullmatch(word) else json.dumps(word)
 
 
+class UpgradeFilter(logging.Filter):
+    """Drops uvicorn's two warnings about each request with `Upgrade`.
+
+    Anyone could fill the log with them, and they advise to install a library. The service refuses such a request, and
+    tells their number each second.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """See `logging.Filter`."""
+        return record.name != SERVER or not record.getMessage().startswith(UPGRADE_WARNINGS)
+
+
 def log_config(settings: Settings) -> dict[str, Any]:
     """The configuration for `uvicorn.Config(log_config=...)`: uvicorn's own lines look like the service's.
 
@@ -99,7 +112,15 @@ def log_config(settings: Settings) -> dict[str, Any]:
         "version": 1,
         "disable_existing_loggers": False,
         "formatters": {"lines": {"()": f"{__name__}.{formatter.__name__}", "user_ids": settings.log_user_ids}},
-        "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines", "stream": "ext://sys.stderr"}},
+        "filters": {"upgrades": {"()": f"{__name__}.{UpgradeFilter.__name__}"}},
+        "handlers": {
+            "stderr": {
+                "class": "logging.StreamHandler",
+                "formatter": "lines",
+                "filters": ["upgrades"],
+                "stream": "ext://sys.stderr",
+            }
+        },
         # The root logger takes the warnings of libraries.
         "root": {"handlers": ["stderr"], "level": "WARNING"},
         "loggers": {"uvicorn": {"handlers": ["stderr"], "level": level, "propagate": False}},

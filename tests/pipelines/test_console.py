@@ -104,6 +104,25 @@ def test_what_ends_a_bar_early_leaves_a_line_of_its_own_and_the_cursor(error: ty
     assert re.fullmatch(r". read ━+╺?━* +25% .*", before.rpartition("\r")[2]) and last == "error: at the left"
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("Ünë 日本\u3000🎬", "Ünë 日本\u3000🎬"),
+        ("\x1b[31m\tred\r", r"\x1b[31m\tred\r"),
+        ("\u202ea\x9b\u2028\udcff", r"\u202ea\x9b\u2028\udcff"),
+        ("a\nb", r"a\nb"),
+        ("می\u200cخواهم", "می\u200cخواهم"),
+    ],
+)
+def test_what_a_terminal_would_obey_is_escaped(text: str, told: str) -> None:
+    assert console.printable(text) == told
+
+
+def test_a_line_keeps_its_own_breaks_and_shows_no_other_control(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("columns:\n  title \x1b[31m\r")
+    assert capsys.readouterr().err == "columns:\n  title \\x1b[31m\\r\n"
+
+
 @pytest.mark.parametrize("path", ["bundles/v1", "my bundle", "it's", "$HOME;ls"])
 def test_the_next_command_is_quoted_for_a_shell(path: str) -> None:
     with streams() as shown:

@@ -166,7 +166,9 @@ class GradedHinge(Loss):
     def conflicts(self, recipe: "Config") -> Iterator[str]:
         """Yields more pairs than fit in memory."""
         batch = recipe.train.batch_size
-        if self.pairs == "batch" and batch * self.list_length > MOST_PAIRED:
+        if self.pairs == "batch" and self.list_length > MOST_PAIRED // 2:
+            yield f"loss.list_length: with loss.pairs = 'batch' at most {MOST_PAIRED // 2:,}; got {self.list_length:,}"
+        elif self.pairs == "batch" and batch * self.list_length > MOST_PAIRED:
             yield (
                 "train.batch_size: loss.pairs = 'batch' compares every two items of a batch's lists; with "
                 f"loss.list_length = {self.list_length} at most {MOST_PAIRED // self.list_length:,}, or loss.pairs = "

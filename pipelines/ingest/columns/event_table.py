@@ -40,6 +40,7 @@ class EventTable:
         types: the types of the events, in alphabetical order.
         roles: their columns by role, those of the first file.
         paths: the files.
+        dates: whether the times were written as dates.
         dropped: how many events each rule of the recipe dropped.
     """
 
@@ -59,6 +60,7 @@ class EventTable:
     types: tuple[str, ...]
     roles: Roles
     paths: list[Path]
+    dates: bool = False
     dropped: dict[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:

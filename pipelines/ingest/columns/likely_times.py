@@ -7,6 +7,7 @@ import polars as pl
 from pipelines.ingest.formats.column_names import words
 
 TIME_WORDS = {"time", "timestamp", "datetime", "date", "day", "ts", "dt", "created", "utc"}
+WRITTEN = (pl.String, pl.Categorical, pl.Enum, pl.Date, pl.Datetime)  # types of times, beside numbers
 LOOKED_AT = 100  # values of a column that may hold times
 # With a word for time in the column's name: seconds or a finer unit since 1970, or a year of four digits.
 LIKE_TIME = r"^\d{9}|(^|\D)(19|20)\d\d"
@@ -28,7 +29,8 @@ def times_elsewhere(context: pl.DataFrame | None) -> str:
     """How to name the column of `context` that looks like times, after a semicolon; an empty text if none does."""
     context = pl.DataFrame() if context is None else context
     first = {column.name: column.drop_nulls().head(LOOKED_AT) for column in context}
-    texts = {name: some.cast(pl.String) for name, some in first.items() if len(some) and not some.dtype.is_nested()}
+    shown = {name: some for name, some in first.items() if some.dtype.is_numeric() or some.dtype.base_type() in WRITTEN}
+    texts = {name: some.cast(pl.String) for name, some in shown.items() if len(some)}
     dates = [name for name, some in texts.items() if some.str.contains(r"^\d{4}-\d\d-\d\d").all()]
     named = [name for name in texts if not TIME_WORDS.isdisjoint(words(name))]
     likely = dates or [name for name in named if texts[name].str.contains(LIKE_TIME).all()]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.errors import DataError
-from pipelines.ingest.columns.dates import FIRST, LAST, in_calendar, seconds_of
+from pipelines.ingest.columns.dates import from_iso, in_calendar, in_zone
 from pipelines.ingest.columns.likely_times import wanted_times
 from pipelines.ingest.columns.spool import Spool
 from pipelines.ingest.formats.rejects import Rejects
@@ -52,6 +52,11 @@ class TimeColumn:
         self._small = False
         self._of_our_days = False  # most times are seconds of 1990 to 2100
 
+    @property
+    def dates(self) -> bool:
+        """Whether the column holds dates, in the file's type, as texts or as numbers such as 20240131."""
+        return bool(self._dates) or self._calendar is not None
+
     def parse(self, frame: pl.DataFrame, path: Path, column: str, others: Sequence[str] = ()) -> pl.DataFrame:
         """Converts the column to Int64, or Float64 if it has fractions, and rejects rows without a valid time.
 
@@ -76,7 +81,7 @@ class TimeColumn:
             frame = in_calendar(frame, column, path, self.rejects)
             zoned = isinstance(dtype, pl.Datetime) and dtype.time_zone is not None
             moment = value.cast(pl.Datetime("us"))
-            frame = frame.with_columns((moment if zoned else _in_zone(moment, self.zone)).to_physical())
+            frame = frame.with_columns((moment if zoned else in_zone(moment, self.zone)).to_physical())
         elif dtype.is_numeric():
             dates = False
         else:
@@ -92,7 +97,7 @@ class TimeColumn:
 
     def _text(self, frame: pl.DataFrame, path: Path, column: str, remedy: str, *, dates: bool) -> pl.DataFrame:
         value = pl.col(column)
-        parsed = _from_iso(value, self.zone) if dates else value.str.strip_chars().cast(pl.Int64, strict=False)
+        parsed = from_iso(value, self.zone) if dates else value.str.strip_chars().cast(pl.Int64, strict=False)
         frame = frame.with_columns(parsed.alias("__time__"))
         if frame["__time__"].null_count() and dates:
             wrong = "not an ISO-8601 date and time of the years 1 to 9999"
@@ -164,7 +169,7 @@ class TimeColumn:
         reason = f"no date of {digits} digits, as most times are (data.time_unit says that these are no dates)"
         frame = self.rejects.split_off(frame, wrong, path, column, reason)
         self.unit = "us"
-        return frame.with_columns(_in_zone(moment, self.zone).to_physical())
+        return frame.with_columns(in_zone(moment, self.zone).to_physical())
 
     def finish(self, times: Spool) -> Int64s:
         """Returns all times as int64; if some have fractions, in microseconds or nanoseconds, which `unit` names."""
@@ -180,7 +185,7 @@ def _are_dates(texts: pl.Series, zone: str) -> bool:
     number = texts.str.strip_chars().cast(pl.Float64, strict=False).is_finite().fill_null(False).to_numpy()
     if number.all() or not number.any():
         return not number.any()
-    date = pl.select(_from_iso(pl.lit(texts), zone).is_not_null()).to_series().to_numpy()
+    date = pl.select(from_iso(pl.lit(texts), zone).is_not_null()).to_series().to_numpy()
     numbers, dates = np.count_nonzero(number), np.count_nonzero(date)
     return bool(np.argmax(date) < np.argmax(number)) if numbers == dates else bool(dates > numbers)
 
@@ -216,35 +221,3 @@ def _logged(size: pl.Expr, unit: str) -> pl.Expr:
     """Whether a number, read in this unit, is a time as logs of events hold them."""
     first, last = (second * TICKS_PER_S[unit] for second in LOGGED)
     return (size >= first) & (size < last)
-
-
-def _in_zone(value: pl.Expr, zone: str) -> pl.Expr:
-    """Moments of local times without a zone: the first of two, and as much after a gap as they lie in it."""
-    later = (0, 1, 24)  # hours: clocks skip one in spring, and skipped a day where the date line moved
-    moments = [
-        (value + pl.duration(hours=h)).dt.replace_time_zone(zone, ambiguous="earliest", non_existent="null")
-        for h in later
-    ]
-    return value.dt.replace_time_zone(zone) if zone == "UTC" else pl.coalesce(moments).dt.convert_time_zone("UTC")
-
-
-def _from_iso(value: pl.Expr, zone: str) -> pl.Expr:
-    text = value.str.strip_chars().str.replace(r"^([\d-]+)[ t]", "${1}T")
-    # BigQuery writes UTC, Go after an offset.
-    text = text.str.replace(r"(?i)( \+0000 UTC| ?UTC|Z)$", "+00:00")
-    # Basic form, without separators.
-    text = text.str.replace(r"^(\d{4})(\d\d)(\d\d)T(\d\d)(\d\d)(\d\d)", "${1}-${2}-${3}T${4}:${5}:${6}")
-    text = text.str.replace(r"^(\d{4}-\d\d-\d\d)$", "${1}T00:00:00")
-    text = text.str.replace(r"(T[\d:.]+[+-]\d\d)$", "${1}:00")
-    text = text.str.replace(r"T(\d\d:\d\d)($|[+-])", "T${1}:00${2}")
-    local = text.str.contains(r"T[\d:.]+$")
-    text = text.str.replace(r"(T[\d:.]+)$", "${1}+00:00")
-    # A year of two digits is none: %Y would read the day of 31-12-23 as one.
-    text = pl.when(text.str.contains(r"^[+-]?\d{4,}-")).then(text)
-    parsed = text.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
-    # Beyond these years a zone's shift may leave what polars can hold.
-    inside = seconds_of(parsed.to_physical(), pl.Datetime("us")).is_between(FIRST, LAST)
-    parsed = pl.when(inside).then(parsed)
-    if zone != "UTC":
-        parsed = pl.when(local).then(_in_zone(parsed.dt.replace_time_zone(None), zone)).otherwise(parsed)
-    return parsed.to_physical()

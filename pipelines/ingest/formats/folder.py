@@ -30,6 +30,7 @@ SUFFIXES = {
     ".item": "recbole",
     ".user": "recbole",
 }
+TABLES = {suffix: kind for suffix, kind in SUFFIXES.items() if kind != "recbole"}
 JSON = ".json"  # of events always JSON Lines
 ATTRIBUTES = {**SUFFIXES, JSON: "json"}
 LISTS = ("lightgcn", "sequences", "pairs")  # formats of .txt files
@@ -85,7 +86,7 @@ def detect(events: Path, files: list[Path], copies: Copies) -> str:
         return kind
     if not plain:
         copies.unpacked(files[0])  # which says that it cannot be
-    if _is_attributes(events) and events.is_file() and (format := SUFFIXES.get(bare_name(events).suffix)):
+    if _is_attributes(events) and events.is_file() and (format := TABLES.get(bare_name(events).suffix)):
         told = f"by its name the file of the {bare_name(events).stem}; --events takes the events"
         raise DataError(f"{events}: {told} (if these are the events, --format {format})")
     found = ", ".join(path.name for path in files[:MOST_NAMES])

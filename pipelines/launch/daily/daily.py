@@ -13,6 +13,7 @@ from typing import Any
 
 from pipelines.console import next_step, phases, say
 from pipelines.errors import DataError, GateError
+from pipelines.launch.daily.activation import ACTIVATION, note, was_activated
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day
 from pipelines.launch.daily.days import remove_old, today
 from pipelines.launch.daily.settings import Loop
@@ -47,8 +48,7 @@ def run(config: Path) -> dict[str, Any]:
         loop.settings.root.mkdir(parents=True, exist_ok=True)
         day = today(loop)
         # Also after a rollback, which holds until there are new events.
-        ended = (day.summary.get("outcome"), day.summary.get("store"))
-        if ended == (ACTIVATED, loop.settings.shown_store) and day.bundle.is_dir():
+        if was_activated(day):
             answers = loop.answers
             if answers is None:
                 # It is not activated here: an operator may have taken it out of service.
@@ -56,6 +56,9 @@ def run(config: Path) -> dict[str, Any]:
                     f"{place}: no bundle is active, and {day.name} is made of these events and this recipe already: "
                     f"`towers bundles activate {day.name} --root {place}`"
                 )
+            if day.summary["outcome"] == ACTIVATION:
+                again = f"`towers bundles activate {day.name} --root {place}` repeats it"
+                say(f"{day.name}: its activation was interrupted, and what is active has changed since; {again}")
             say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
             next_step("bundles list --root", place)
             return day.summary
@@ -69,6 +72,8 @@ def run(config: Path) -> dict[str, Any]:
                     continue
                 say(f"daily: {step.name}, {day.name}")
                 begin = time.monotonic()
+                if step.name == "activate":
+                    _write(day, note(day), ACTIVATION)
                 step.make()
                 seconds[step.name] = round(time.monotonic() - begin, 1)
         except Exception as error:

@@ -22,6 +22,7 @@ from pipelines.evaluation.report_json import REPORT
 from pipelines.ingest import prepare
 from pipelines.launch import gate
 from pipelines.launch.daily.settings import Loop
+from pipelines.launch.daily.upload import upload
 from pipelines.launch.rules import read_rules
 from pipelines.training import train
 from serving.bundle.digest import bundle_digest
@@ -90,10 +91,11 @@ class Day:
     def steps(self) -> tuple[Step, ...]:
         """The steps in their order."""
         folder, published = self.folder, self.bundle.is_dir
-        upload = []
+        to_store = []
         if (url := self.loop.settings.store) is not None:
+            # Not again once it answers: `towers forget` may have made another bundle of it there.
             done = partial(publish.holds, url, self.bundle)
-            upload = [Step("upload", done, partial(publish.publish, self.bundle, url))]
+            to_store = [Step("upload", lambda: self._activated() or done(), partial(upload, url, self.bundle))]
         return (
             Step("prepare", (folder / "dataset" / DATASET).is_file, self._prepare),
             Step("train", self._trained, self._train),
@@ -103,7 +105,7 @@ class Day:
             # Until it answers: meanwhile another bundle may have become active, or the rules have changed.
             Step("gate", lambda: self.loop.active == self.name or self._blessed(), self._gate),
             Step("publish", published, self._publish),
-            *upload,
+            *to_store,
             Step("activate", self._activated, self._activate),
         )
 

@@ -216,7 +216,7 @@ def test_an_operators_day(
     (tmp_path / "nothing").mkdir()
     assert towers(monkeypatch, "list", "--root", str(tmp_path / "nothing")) == 0
     assert (
-        f"no bundle in {tmp_path / 'nothing'}; `towers export --run RUN --out BUNDLE` makes one"
+        f"no bundle in {tmp_path / 'nothing'}; `towers export --run RUN --out {tmp_path / 'nothing'}/NAME` makes one"
         in capsys.readouterr().err
     )
 

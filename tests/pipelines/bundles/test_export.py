@@ -365,7 +365,7 @@ def test_a_damaged_file_of_a_run_is_named(
     ("name", "told"),
     [
         ("dataset", ", but a data set; `towers train --dataset PATH --config RECIPE --out RUN` makes a run"),
-        ("bundle", ", but a bundle, which a run was exported as"),
+        ("bundle", ", but a bundle that was exported already; `towers serve --bundle PATH` serves it"),
         ("nothing", " (no summary.json); `towers train --out PATH` makes one"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shlex
 import shutil
 from pathlib import Path
 
@@ -23,13 +24,13 @@ from tests.support.worlds.serving import ITEMS, write_whole_world, write_world
 
 def warning(bundle: Path, items: int = ITEMS) -> str:
     scan = f"every query scans all {items:,} items exactly"
-    return f"{bundle} has no index: {scan}; `towers index --bundle {bundle}` builds one"
+    return f"{bundle} has no index: {scan}; `towers index --bundle {shlex.quote(str(bundle))}` builds one"
 
 
 @pytest.fixture
 def plain(tmp_path: Path) -> Path:
-    write_world(tmp_path / "plain", items=1_200)
-    return tmp_path / "plain"
+    write_world(tmp_path / "a plain one", items=1_200)
+    return tmp_path / "a plain one"
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def root(tmp_path: Path) -> Path:
 def test_only_an_index_that_nobody_chose_is_missing(plain: Path) -> None:
     assert missing_index(Bundle.open(plain)) == warning(plain, 1_200)
     todo = "build one for the bundle that was published (`towers index`), and publish it under another name"
-    of_copy = warning(plain, 1_200).replace(f"`towers index --bundle {plain}` builds one", todo)
+    of_copy = warning(plain, 1_200).replace(f"`towers index --bundle '{plain}'` builds one", todo)
     assert missing_index(Bundle.open(plain), copy=True) == of_copy
     replace_index(plain, IndexInfo(kind="exact"))
     assert missing_index(Bundle.open(plain)) is None

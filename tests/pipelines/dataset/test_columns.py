@@ -266,6 +266,7 @@ def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     assert "  events  timestamp    time, not kept: split 'random' has no order" in told
     assert "  events  action       type of the event: buy" in told
     assert [visible(name) for name in ("buy", " buy", "buy now")] == ["buy", "' buy'", "buy now"]
+    assert visible("b\x1b[1m") == r"'b\x1b[1m'"
     kinds = pl.Series("action", [f"type {row % 7}" for row in range(events.height)])
     prepared(tmp_path, "jsonl", DataConfig(split="random"), events=events.with_columns(kinds))
     told = column_lines(Dataset.open(tmp_path / "out-jsonl"))
@@ -276,6 +277,14 @@ def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     prepared(tmp_path, "parquet", DataConfig(split="random"), events=events.with_columns(many))
     told = column_lines(Dataset.open(tmp_path / "out-parquet"))
     assert "  events  action       type of the event: only data.event_types reads it" in told
+
+
+def test_no_name_of_the_data_is_a_command_of_the_terminal_or_a_line_of_its_own(tmp_path: Path) -> None:
+    items = frames()["items"].with_columns(pl.lit("\x1b").alias("mood\x1b[31m\n  users   age"))
+    prepared(tmp_path, "parquet", items=items)
+    told = column_lines(Dataset.open(tmp_path / "out-parquet"))
+    assert [line for line in told if not line.isprintable()] == []
+    assert len([line for line in told if line.startswith("  items   mood\\x1b[31m\\n  users   age ")]) == 1
 
 
 @pytest.mark.parametrize("column", ["", "__index_level_0__", "Unnamed: 0", "Unnamed: 0.1"])

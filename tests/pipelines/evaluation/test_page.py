@@ -11,7 +11,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from pipelines.evaluation import page, report
-from pipelines.evaluation.page import about_recall, rendered, sentence
+from pipelines.evaluation.page import about_recall, rendered, sentence, templates
 from tests.support.pages.tables import HOSTILE as HOSTILE_CELL
 from tests.support.pages.tables import github_rows
 from tests.support.worlds import columns
@@ -55,6 +55,30 @@ def test_the_page_needs_nothing_else_and_is_small(folder: Path) -> None:
     assert len(text) < 3_000_000
     assert page.tags.count("h1") == page.tags.count("main") == 1 and page.tags.count("svg") == 3
     assert {*page.labels} <= {*page.ids}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("\u05d0 (2) (i\u202e7)", "<bdi>\u05d0 (2)</bdi> (<bdi>i\u202e7</bdi>)"),
+        ("i7", "<bdi>i7</bdi>"),
+        ("a [1] (i7) [b, c]", "<bdi>a [1]</bdi> (<bdi>i7</bdi>) [<bdi>b, c</bdi>]"),
+        ("(7)", "<bdi>(7)</bdi>"),
+        ("<b> (i7)", "<bdi>&lt;b&gt;</bdi> (<bdi>i7</bdi>)"),
+    ],
+)
+def test_title_and_id_of_an_item_move_nothing_beside_them(name: str, told: str) -> None:
+    names = templates("pipelines.evaluation").get_template("names.html.j2")
+    assert names.module.isolated(name) == told  # type: ignore[attr-defined]
+
+
+def test_every_item_of_the_page_is_isolated(folder: Path) -> None:
+    text = (folder / "report.html").read_text(encoding="utf-8")
+    lists = re.findall(r"<[ou]l><li(?: [^>]*)?>.*?</[ou]l>", text)
+    entries = [entry for each in lists for entry in re.findall(r"<li(?: [^>]*)?>(.*?)</li>", each)]
+    assert len(entries) > 50
+    name = r"<bdi>[^<]*</bdi>(?: \(<bdi>[^<]*</bdi>\))?"
+    assert [entry for entry in entries if not re.fullmatch(rf"{name}(?: \(hit\)|: -?\d\.\d\d)?", entry)] == []
 
 
 def test_names_from_the_data_are_escaped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -180,11 +204,15 @@ def test_the_sentence_says_what_the_verdict_says(
         "baseline_value": 0.12 - value,
         "difference": {"value": value, "low": low, "high": high},
         "conclusion": conclusion,
+        "users": 20,
     }
     said = sentence({"verdict": verdict})
     assert f"{points} than the strongest simple method on validation, kNN ({baseline}). The difference {sure}: " in said
     assert "12.0% among its first 20" in said
     assert f"between {100 * low:+.1f} and {100 * high:+.1f} points" in said
+    if sure == "may be chance":
+        few = sentence({"verdict": verdict | {"users": 19}})
+        assert few.endswith(f", kNN ({baseline}). The difference may be chance: there are only 19 to judge by.")
 
 
 def test_a_proven_difference_never_looks_like_zero() -> None:
@@ -196,5 +224,6 @@ def test_a_proven_difference_never_looks_like_zero() -> None:
         "baseline_value": 0.11,
         "difference": {"value": 0.01, "low": 0.0004, "high": 0.0196},
         "conclusion": "proven better",
+        "users": 20,
     }
     assert "is more than chance: between +0.04 and +1.96 points" in sentence({"verdict": verdict})

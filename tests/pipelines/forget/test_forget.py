@@ -251,6 +251,15 @@ def test_runs_that_saw_the_user_are_named(tmp_path: Path, capsys: pytest.Capture
     assert set(forget.run(other, datasets=[dataset], runs=[run])) == {dataset, run}, "trained before the first one went"
 
 
+def test_bytes_that_are_no_text_are_nobodys_id(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle")
+    before = sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*"))
+    with pytest.raises(DataError) as error:
+        forget.run(os.fsdecode(b"\x80x"), bundles=[tmp_path / "bundle"])
+    assert str(error.value) == r"--user '\udc80x': its bytes are no UTF-8, so it is nobody's id"
+    assert sorted((path, path.stat().st_mtime_ns) for path in tmp_path.rglob("*")) == before
+
+
 def test_a_place_that_is_not_what_it_should_be_stops_before_anything_is_removed(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle")
     write_world(tmp_path / "bundles" / "good")

@@ -11,14 +11,17 @@ from pipelines.bundles import build_index, fold, publish, renew
 from pipelines.forget import bundle as forget_bundle
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
+from pipelines.ingest import prepare
 from serving.bundle import writer
 from serving.bundle.reader import Bundle
+from serving.bundle.versions import Versions
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.errors import BundleError
 from serving.files import staging
 from serving.files.lock import BusyError
 from tests.support.paths import ROOT
 from tests.support.worlds.serving import write_world
+from towers.config.sections import DataConfig
 
 GONE = "u5"
 REPLACED = "another command has replaced it meanwhile .*nothing was written: give the command again"
@@ -156,3 +159,66 @@ def test_a_bundle_that_came_into_the_root_meanwhile_is_searched_too(
     assert set(forget.run(GONE, bundles=[root], dry_run=dry_run)) == {root / "one", root / "two"}
     for name in ("one", "two"):
         assert (GONE in Bundle.open(root / name).query_rows) is dry_run
+
+
+def goes(monkeypatch: pytest.MonkeyPatch, name: str, *paths: Path) -> None:
+    """Directories are removed before the first call of a function of `forget`."""
+    first(monkeypatch, forget, name, lambda: [shutil.rmtree(path) for path in paths])
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+@pytest.mark.parametrize("gone", ["active", "earlier", "all", "bundle"])
+def test_bundles_that_were_removed_meanwhile_are_skipped_and_stay_removed(
+    dry_run: bool, gone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, other = tmp_path / "bundles", tmp_path / "other"
+    for path in (root / "active", root / "earlier", other):
+        write_world(path, lineage={"config": {}})
+    for name in ("earlier", "active"):
+        Versions(root).activate(name)
+    removed = {"all": [root / "active", root / "earlier"], "bundle": [root / "earlier"]}.get(gone, [root / gone])
+    goes(monkeypatch, "forget_in_bundle", *removed)
+    given = root / "earlier" if gone == "bundle" else root
+    stays = [other] if gone in ("bundle", "all") else [other, *({root / "active", root / "earlier"} - {*removed})]
+    assert set(forget.run(GONE, bundles=[given, other], dry_run=dry_run)) == {*stays}
+    told = capsys.readouterr().err
+    for path in (root / "active", root / "earlier"):
+        assert path.exists() == (path not in removed)
+        assert (f"{path}: removed meanwhile, so there is nothing to search\n" in told) == (path in removed)
+    for path in stays:
+        assert (GONE in Bundle.open(path).query_rows) is dry_run
+
+
+def test_a_candidate_that_is_published_meanwhile_is_searched_under_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "bundles"
+    write_world(root / ".day.candidate")
+    first(monkeypatch, forget, "forget_in_bundle", lambda: (root / ".day.candidate").rename(root / "day"))
+    assert set(forget.run(GONE, bundles=[root])) == {root / "day"}
+    assert [path.name for path in root.iterdir()] == ["day"] and GONE not in Bundle.open(root / "day").query_rows
+
+
+def test_a_data_set_that_was_removed_meanwhile_is_skipped_and_the_next_one_forgets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "events.csv").write_text("user_id,item_id,timestamp\nu1,i1,1\nu2,i1,2\nu1,i2,3\nu2,i2,4\n")
+    one, two = tmp_path / "one", tmp_path / "two"
+    for out in (one, two):
+        prepare.run(DataConfig(split="random", valid_share=0, test_share=0), tmp_path / "events.csv", out)
+    goes(monkeypatch, "forget_in_dataset", one)
+    assert forget.run("u1", datasets=[one, two]) == {two: {"users": 1, "events": 2}}
+    assert f"{one}: removed meanwhile, so there is nothing to search\n" in capsys.readouterr().err
+    assert not one.exists()
+
+
+def test_an_index_of_a_bundle_that_was_removed_meanwhile_makes_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bundle"
+    write_world(path)
+    first(monkeypatch, build_index, "exclusive", lambda: shutil.rmtree(path))
+    with pytest.raises(FileNotFoundError) as error:
+        build_index.run(path)
+    assert str(error.value) == f"[Errno 2] No such file or directory: '{path}'"
+    assert not path.exists()

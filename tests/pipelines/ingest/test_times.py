@@ -367,12 +367,36 @@ def test_times_that_are_all_from_before_the_logs_of_our_days_are_told_unless_the
     pl.DataFrame({"user": ["u", "u"], "item": ["a", "b"], "time": cells, **other}).write_parquet(path)
     prepare.run(ALL_TRAIN, path, out)
     (told,) = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
-    stated = "if the clock counts from a start of its own, state its unit: --config default --set data.time_unit=s"
-    assert told == f"warning: all times (column 'time') are of {span}{excel}{OTHER if other else ''}; {stated}"
+    stated = "; if the clock counts from a start of its own, state its unit: --config default --set data.time_unit=s"
+    own = "" if isinstance(cells[0], str) and "-" in cells[0] else stated  # dates have none
+    assert told == f"warning: all times (column 'time') are of {span}{excel}{OTHER if other else ''}{own}"
     # Stated by the user, or not kept.
     for config in (ALL_TRAIN.model_copy(update={"time_unit": "s"}), DataConfig(split="random")):
         prepare.run(config, path, out, overwrite=True)
         assert "warning: " not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "cells", [["1985-01-31", "1986-01-31"], [19_850_131, 19_860_131], ["1971-01-01", "1971-01-02"], ["1969-12-31"] * 2]
+)
+def test_dates_of_other_years_than_1970_may_be_old(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], cells: list[object]
+) -> None:
+    times_of(tmp_path, cells)
+    assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "cells"),
+    [(pl.Duration("us"), [1, 2]), (pl.Binary, [b"\xff", b"\xfe"])],
+)
+def test_a_column_of_no_time_s_type_beside_the_times_is_refused_as_ever(
+    tmp_path: Path, kind: pl.DataType, cells: list[object]
+) -> None:
+    columns = {"user": ["u", "v"], "item": ["a", "b"], "time": [SECOND, SECOND + 1]}
+    pl.DataFrame({**columns, "extra": pl.Series(cells, dtype=kind)}).write_parquet(tmp_path / "e.parquet")
+    with pytest.raises(DataError, match=r"column 'extra': a column of type .* is not supported; drop or convert it"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.parquet", tmp_path / "out")
 
 
 @pytest.mark.parametrize("options", [{}, {"time_unit": "s"}])

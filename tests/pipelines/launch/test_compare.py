@@ -16,6 +16,7 @@ from pipelines.console import towers
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.evaluation import report, report_json
+from pipelines.evaluation.page import templates
 from pipelines.ingest import prepare
 from pipelines.launch import compare
 from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary, sentence
@@ -382,6 +383,9 @@ def test_the_page_needs_nothing_else_and_escapes_names(folder: Path, content: di
     assert page.tags.count("svg") == len(content["comparisons"]) == 2
     assert page.of("aria-labelledby") <= page.of("id")
     assert "&lt;script&gt;alert(1)&lt;/script&gt;|&amp;" in text
+    farthest = next(iter(content["comparisons"].values()))["vectors"]["farthest"][0]["item"]
+    names: Any = templates("pipelines.evaluation").get_template("names.html.j2").module
+    assert f"<li>{names.isolated(farthest)}: cosine " in text
     assert not page.of("title")  # a phone shows none
     for comparison in content["comparisons"].values():
         for name, part in comparison["slices"].items():

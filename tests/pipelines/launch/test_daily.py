@@ -3,6 +3,8 @@
 import json
 import re
 import sys
+import time
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +15,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from pipelines.bundles import export
+from pipelines.bundles import export, publish
 from pipelines.bundles.blessing import valid_blessing
 from pipelines.cli import app
 from pipelines.dataset.dataset import Dataset
@@ -25,7 +27,7 @@ from pipelines.evaluation.slices import GROUPS as GROUPS_OF_A_DAY
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
-from pipelines.launch.daily import daily, days
+from pipelines.launch.daily import activation, daily, days
 from pipelines.launch.daily.daily import LOCK
 from pipelines.launch.daily.day import ACTIVATED, FAILED, PLAN, SUMMARY, Day, Step
 from pipelines.launch.daily.days import all_days
@@ -44,6 +46,7 @@ from serving.files.lock import BusyError, exclusive
 from serving.recall.loading import open_recaller
 from serving.recall.query import RecallQuery
 from serving.service.store import Store, StoreError
+from tests.support.object_store import local_gs, local_s3
 from tests.support.paths import ROOT
 from tests.support.worlds.interrupted import Point, stopped
 from tests.support.worlds.serving import write_world
@@ -149,9 +152,10 @@ KILLS: list[Point] = [
     ("os.rename", "blessing.json", 1),
     ("os.rename", "candidate.blessing.json", 2),  # written in its place, about to be published
     ("os.rename", "active.json", 1),
-    ("os.rename", "summary.json", 1),
+    ("os.rename", "summary.json", 1),  # about to note that its activation begins
+    ("os.rename", "summary.json", 2),
 ]
-KILLED_IN = ["prepare", *["train"] * 4, "export", "index", "report", "gate", "publish", "activate", "activate"]
+KILLED_IN = ["prepare", *["train"] * 4, "export", "index", "report", "gate", "publish", *["activate"] * 3]
 
 
 def step_of(text: str) -> str:
@@ -712,6 +716,181 @@ def test_old_days_leave_the_store_but_not_what_was_chosen_there_meanwhile(
     left = {path.name for path in (tmp_path / "store").iterdir()} - {"active.json"}
     assert left == {"by-hand", names[0], names[3]}
     assert {path.name for path in (tmp_path / "days").iterdir()} == {names[0], *names[3:]}
+
+
+def forgotten(loop: Loop, monkeypatch: pytest.MonkeyPatch, *places: str) -> tuple[Day, Step]:
+    """A day whose bundle is in the root and in the store, where a user was forgotten since, and its upload."""
+    day = days.today(loop)
+    write_world(day.bundle)
+    monkeypatch.setattr(publish, "probed", lambda _: None)
+    (upload,) = (step for step in day.steps() if step.name == "upload")
+    assert not upload.done()
+    upload.make()
+    assert upload.done()
+    for place in places:
+        forget_in_bundle(loop.folder / place / day.name, "u5", dry_run=False)
+    return day, upload
+
+
+def test_a_bundle_that_forgot_a_user_after_its_upload_is_uploaded_again(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "bundles", "store")
+    # It is named where services do not look.
+    choose(tmp_path / "bundles", day.name)
+    (tmp_path / "store" / day.name / "of-before").touch()
+    assert not upload.done()
+    upload.make()
+    assert upload.done() and not (tmp_path / "store" / day.name / "of-before").exists()
+    assert bundle_digest(tmp_path / "store" / day.name) == bundle_digest(day.bundle)
+    Bundle.open(tmp_path / "store" / day.name)
+    # Once more, and killed when the one of before is gone.
+    forget_in_bundle(day.bundle, "u6", dry_run=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            upload.make()
+    upload.make()
+    assert bundle_digest(tmp_path / "store" / day.name) == bundle_digest(day.bundle)
+
+
+def test_a_bundle_that_forgot_a_user_once_it_answers_from_the_store_is_not_uploaded_again(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, upload = forgotten(loop := stored(loop, tmp_path), monkeypatch, "bundles", "store")
+    assert not upload.done()
+    choose(tmp_path / "store", day.name)
+    loop.follow()
+    assert upload.done()
+
+
+@pytest.mark.parametrize(
+    "active",
+    [
+        lambda name: Active(active=name),  # since this command began
+        lambda name: Active(active="by-hand", previous=("of-before", name)),
+        lambda name: Active(active="by-hand", canary=Canary(bundle=name, share=0.1)),
+    ],
+    ids=["active", "previous", "canary"],
+)
+def test_a_bundle_of_the_store_that_services_may_use_is_not_replaced(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, active: Callable[[str], Active]
+) -> None:
+    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "bundles", "store")
+    (tmp_path / "store" / "active.json").write_text(active(day.name).model_dump_json())
+    before = bundle_digest(tmp_path / "store" / day.name)
+    with pytest.raises(DataError) as error:
+        upload.make()
+    url = f"file://{tmp_path}/store"
+    assert str(error.value) == (
+        f"{url}/{day.name}: another bundle of this name, which active.json names, so it is not replaced: `towers "
+        f"bundles activate {day.name} --root {url}` makes it answer, and that ends the day"
+    )
+    assert bundle_digest(tmp_path / "store" / day.name) == before
+
+
+def test_a_user_who_was_forgotten_in_the_store_alone_does_not_come_back(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "store")
+    with pytest.raises(DataError) as error:
+        upload.make()
+    place = f"file://{tmp_path}/store/{day.name}"
+    assert str(error.value) == (
+        f"{place}: a user was forgotten in it who is still in {day.bundle}: forget the user there, too, or remove "
+        f"{place}; then give the command again"
+    )
+    forget_in_bundle(day.bundle, "u5", dry_run=False)
+    upload.make()
+    assert "u5" not in Bundle.open(tmp_path / "store" / day.name).query_rows
+    # One whose manifest cannot be read tells nothing.
+    (tmp_path / "store" / day.name / "manifest.json").write_text("{")
+    upload.make()
+    assert upload.done()
+
+
+@pytest.fixture(params=["root", "store"])
+def activating(
+    request: pytest.FixtureRequest, loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Day, Versions]:
+    """A day of which only the activation is left, and where services look, from which another bundle answers."""
+    if request.param == "store":
+        loop = stored(loop, tmp_path)
+    place = Versions(tmp_path / ("store" if request.param == "store" else "bundles"))
+    day = days.today(loop)
+    for name in ("of-before", day.name):
+        write_world(place.root / name)
+        if request.param == "store":
+            write_world(loop.settings.root / name)
+    place.activate("of-before")
+
+    def steps(day: Day) -> tuple[Step, ...]:
+        return (Step("activate", lambda: day.loop.active == day.name, lambda: place.activate(day.name)),)
+
+    monkeypatch.setattr(Day, "steps", steps)
+    return day, place
+
+
+def killed(owner: Any, name: str, tmp_path: Path) -> None:
+    """A `towers daily` that ends before it calls a function."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            daily.run(tmp_path / "daily.toml")
+
+
+def test_a_day_that_was_killed_once_its_bundle_answered_does_not_undo_a_rollback(
+    activating: tuple[Day, Versions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day, place = activating
+    before = place.file.read_bytes()
+    killed(daily, "_end", tmp_path)
+    assert place.read().active == day.name
+    place.rollback()
+    assert place.file.read_bytes() == before
+    shown = day.loop.settings.shown_store or place.root
+    for _ in range(2):
+        capsys.readouterr()
+        assert daily.run(tmp_path / "daily.toml")["outcome"] == "activation"
+        assert place.read().active == "of-before"
+        assert capsys.readouterr().err.splitlines()[:2] == [
+            f"{day.name}: its activation was interrupted, and what is active has changed since; `towers bundles "
+            f"activate {day.name} --root {shown}` repeats it",
+            f"nothing to do: {day.name} is made of these events and this recipe; of-before answers",
+        ]
+    assert not (tmp_path / "told").exists()
+    place.activate(day.name)
+    assert daily.run(tmp_path / "daily.toml")["outcome"] == ACTIVATED
+    assert [each["day"] for each in told(tmp_path)] == [day.name]
+
+
+@pytest.mark.parametrize("previous", [("of-before",), ()], ids=["later day", "first day"])
+def test_a_day_that_was_killed_before_its_bundle_answered_is_activated(
+    activating: tuple[Day, Versions], tmp_path: Path, previous: tuple[str, ...]
+) -> None:
+    day, place = activating
+    if not previous:
+        place.file.unlink()
+    for _ in range(2):
+        killed(Versions, "activate", tmp_path)
+        assert (day.summary["outcome"], place.file.exists()) == ("activation", bool(previous))
+    assert daily.run(tmp_path / "daily.toml")["outcome"] == ACTIVATED
+    assert place.read() == Active(active=day.name, previous=previous)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_a_store_tells_that_the_same_was_written_anew(loop: Loop, tmp_path: Path, kind: str) -> None:
+    with local_s3() if kind == "s3" else local_gs(tmp_path / "gs") as store:
+        url = f"{store.bucket}/recall"
+        there = Loop.read(write_settings(tmp_path, f'{SETTINGS}store = "{url}"\n'))
+        assert activation._stamp(there) is None
+        stamps = []
+        for _ in range(2):
+            Store(url).write("active.json", b"{}")
+            stamps += [activation._stamp(there) for _ in range(2)]
+            time.sleep(1.1)  # the time of an object of S3 has whole seconds
+        assert stamps[0] == stamps[1] != stamps[2] == stamps[3]
 
 
 def test_a_blessing_beside_another_bundle_than_the_active_one_does_not_hold(

@@ -64,7 +64,7 @@ def test_each_conclusion_has_its_line(
     assert few.conclusion == {"proven better": "not proven better", "worse": "not proven worse"}.get(
         conclusion, conclusion
     )
-    assert few.text.endswith(f" by {by}: {few.conclusion} by so few (19)")
+    assert few.text.endswith(f" by {by}: {few.conclusion} (only 19 to judge by)")
 
 
 def test_a_baseline_that_is_higher_here_than_the_strongest_elsewhere_is_named() -> None:

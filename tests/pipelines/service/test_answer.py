@@ -195,6 +195,30 @@ def test_an_address_where_nothing_answers_is_one_clear_line(url: str, message: s
         ask(url, "u1", 1)
 
 
+NO_END = "must hold no ? and no #: the path of each call comes at its end"
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("http://127.0.0.1:1?x=1", f"--url http://127.0.0.1:1?x=1: {NO_END}"),
+        ("http://anna:s3cret@127.0.0.1:1/#", f"--url http://***@127.0.0.1:1/#: {NO_END}"),
+        ("http://127.0.0.1:65537", "--url http://127.0.0.1:65537: the port must be at most 65535"),
+        ("http://a..b", "--url http://a..b: not a valid address"),
+        ("http://127.0.0.1:1/\udcff", "--url http://127.0.0.1:1/\udcff: not a valid address"),
+    ],
+)
+def test_an_address_that_leads_elsewhere_is_refused(url: str, message: str) -> None:
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        ask(url, "u1", 1)
+
+
+def test_a_user_that_no_request_holds_is_named() -> None:
+    message = r"--user 'a\udcff': not UTF-8, which a request is written in"
+    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+        ask("http://127.0.0.1:1", "a\udcff", 1)
+
+
 def test_a_proxy_of_the_environment_is_told_and_how_to_go_past_it(
     stranger: Callable[..., Stranger], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """What a service kept, exported: `towers prepare` reads it, and every item shown is there with its request."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -73,6 +74,32 @@ def test_an_item_shown_and_taken_while_the_export_reads_is_not_exported_as_never
     monkeypatch.setattr(SqliteJournal, "events_since", then_written)
     events.run(state, tmp_path / "out")
     assert "i9" not in pl.read_parquet(tmp_path / "out" / "events.parquet")["item_id"]
+
+
+@pytest.mark.parametrize("reader", ["events_since", "impressions_since", "staged"])
+def test_an_export_while_a_user_is_forgotten_writes_nothing(
+    state: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    """As of events that are read when the user's are gone: the impressions before would seem to be of untaken items."""
+    owner = events if reader == "staged" else SqliteJournal
+    real, waiting = getattr(owner, reader), ["u1"]
+
+    def called(*words: Any, **options: Any) -> Any:
+        if waiting:
+            journal = SqliteJournal.open(state)
+            journal.forget(waiting.pop())
+            journal.close()
+        return real(*words, **options)
+
+    monkeypatch.setattr(owner, reader, called)
+    with pytest.raises(DataError) as error:
+        events.run(state, tmp_path / "out")
+    told = "a user was forgotten meanwhile; nothing was written: give the command again"
+    assert str(error.value) == f"--state {state}: {told}"
+    assert [path.name for path in tmp_path.iterdir()] == ["state"]
+    events.run(state, tmp_path / "out")
+    for name in ("events", "impressions"):
+        assert set(pl.read_parquet(tmp_path / "out" / f"{name}.parquet")["user_id"]) == {"u2", "u3"}
 
 
 def test_the_program_of_the_page_counts_what_was_taken_by_position(

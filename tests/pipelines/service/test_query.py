@@ -46,10 +46,24 @@ def test_nothing_is_shown_from_an_altered_bundle(
 
 @pytest.mark.parametrize("k", [1_001, 100_000])
 def test_a_bundle_is_asked_for_no_more_than_a_service_gives(tmp_path: Path, k: int) -> None:
-    bundle = tmp_path / "bundle"
+    bundle = tmp_path / "a bundle"
     write_world(bundle, items=1_100)
-    with pytest.raises(DataError, match=rf"^--k must be at most 1000, got {k}; `towers recall --bundle .* --k {k} "):
+    with pytest.raises(DataError) as caught:
         query.run("u5", bundle=bundle, k=k)
+    instead = f"`towers recall --bundle '{bundle}' --k {k} --out FILE` writes any number of items for every user"
+    assert str(caught.value) == f"--k must be at most 1000, got {k}; {instead}"
+
+
+def test_no_text_of_the_data_reaches_the_terminal_as_a_command(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = Answer([("i\u202e1", 0.5)], "user", ["\x1b]0;owned\x07 Amélie\u00a0!\n"])
+    monkeypatch.setattr(query, "ask", lambda *_, **__: answer)
+    query.run("u\x1b[2J", url="http://service")
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first == r"recalled for user u\x1b[2J (source: user)"
+    [row] = [line.split("│") for line in table if line.startswith("│")]
+    assert [cell.strip() for cell in row[2:4]] == [r"i\u202e1", "\\x1b]0;owned\\x07 Amélie\u00a0!\\n"]
 
 
 def test_the_largest_k_is_answered_whole(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

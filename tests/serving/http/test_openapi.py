@@ -51,6 +51,18 @@ def test_every_example_of_an_answer_fits_its_schema() -> None:
         model.model_validate(content["example"])
 
 
+def test_every_operation_may_refuse_an_upgrade() -> None:
+    paths = json.loads(document())["paths"]
+    operations = [operation for each in paths.values() for operation in each.values()]
+    assert len(operations) == len(ROUTES)
+    for operation in operations:
+        answer = operation["responses"]["400"]
+        told = answer["description"], answer["content"]["application/json"]["example"]["error"]["code"]
+        of_body = ("The body is not JSON, or (invalid_http) the request asks to switch protocols", "invalid_json")
+        of_none = ("The request asks to switch protocols", "invalid_http")
+        assert told == (of_body if "requestBody" in operation else of_none)
+
+
 def test_numbers_that_need_64_bits_say_so() -> None:
     schemas = json.loads(document())["components"]["schemas"]
     for model, field in (("Event", "time"), ("Impression", "time"), ("Written", "seq")):

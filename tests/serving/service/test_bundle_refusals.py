@@ -169,6 +169,27 @@ def test_a_fault_of_the_bundle_does_not_pass(number: int) -> None:
     assert not passes(told(BundleError("b: missing"), OSError(number, os.strerror(number))))
 
 
+def test_python_s_own_word_for_no_thread_passes_and_an_error_that_caused_itself_ends() -> None:
+    assert passes(RuntimeError("can't start new thread"))
+    error = ValueError("b: bad")
+    error.__cause__ = error
+    assert not passes(error)
+
+
+def test_an_unreadable_active_json_ends_no_pause(versions: Versions, clock: Clock) -> None:
+    opener = Opener()
+    running = ActiveBundles(versions.root, opener)
+    running.open_first()
+    opener.error = MemoryError
+    versions.activate("b")
+    content = (versions.root / "active.json").read_bytes()
+    told = []
+    for look in range(6):
+        (versions.root / "active.json").write_bytes(b"{" if look % 2 else content)
+        told.append(running.check())
+    assert opener.calls.count("b") == 1 + 2  # whatever is written anew is tried once
+
+
 def test_without_a_free_file_handle_no_file_of_a_bundle_is_called_damaged(tmp_path: Path) -> None:
     write_world(tmp_path / "bundle")
     path = tmp_path / "bundle" / arrays.POPULARITY

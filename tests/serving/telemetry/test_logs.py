@@ -8,12 +8,15 @@ import sys
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.settings import Settings
-from serving.telemetry.logs import JsonFormatter, TextFormatter, log_config, request_id
+from serving.telemetry.logs import JsonFormatter, TextFormatter, UpgradeFilter, log_config, request_id
 
 SECRET = "4711-secret"
 
@@ -153,6 +156,17 @@ def test_the_form_follows_setting_and_terminal(
     assert log_config(settings)["formatters"]["lines"]["()"] == f"serving.telemetry.logs.{form}"
 
 
+@pytest.mark.parametrize("protocol", [HttpToolsProtocol, H11Protocol])
+def test_both_warnings_of_an_upgrade_are_dropped(protocol: Any) -> None:
+    told: list[str] = []
+    logger = SimpleNamespace(warning=told.append)
+    protocol._unsupported_upgrade_warning(SimpleNamespace(logger=logger, _should_upgrade_to_ws=lambda: False))
+    assert len(told) == 2
+    for name, kept in (("uvicorn.error", False), ("uvicorn.error.serving", True)):
+        lines = [logging.LogRecord(name, logging.WARNING, "f.py", 1, message, (), None) for message in told]
+        assert [UpgradeFilter().filter(line) for line in lines] == [kept] * 2
+
+
 def test_uvicorn_and_libraries_write_the_same_lines() -> None:
     code = """
 import logging, logging.config
@@ -164,6 +178,8 @@ settings = Settings(bundle=Path("b"), log_level="info", log_user_ids=True)
 uvicorn.Config("x:y", log_config=log_config(settings), log_level=settings.log_level)
 logging.getLogger("uvicorn.error").info("Started")
 logging.getLogger("uvicorn.error").debug("not this")
+logging.getLogger("uvicorn.error").warning("Unsupported upgrade request.")
+logging.getLogger("uvicorn.error").warning("No supported WebSocket library detected. Please use pip")
 logging.getLogger("uvicorn.error.serving").error("ours", extra={"fields": {"user_id": "u"}})
 logging.getLogger("some.library").warning("beware")
 logging.getLogger("some.library").info("not this")

@@ -33,6 +33,7 @@ PHONE, DESK = {"width": 360, "height": 740}, {"width": 1_200, "height": 900}
 @pytest.fixture(scope="module")
 def address(bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     second = open_recaller(write_second(bundle, tmp_path_factory.mktemp("second") / "renewed"))
+    second.bundle.manifest.libraries["tensorflow-recommenders"] = "0.7.7"  # the longest name
     settings = Settings(bundle=bundle, window=True, index_sample_s=0)
     app = create_app(settings, beside=Beside(second, lambda user: ["i13", "i3"] if user == "u1" else []))
     with served(uvicorn.Config(app, port=0, log_config=None)) as url:
@@ -74,6 +75,28 @@ def test_axe_finds_nothing_wrong_and_nothing_is_wider_than_a_phone(visit: Any, v
         found = Axe().run(page)
         assert found.violations_count == 0, (view, scheme, found.generate_report())
         assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_no_part_of_the_health_is_wider_than_a_phone(visit: Any) -> None:
+    page = visit({}, viewport={"width": 320, "height": 640})
+    for summary in page.locator("section[aria-labelledby=health-head] summary").all():
+        summary.click()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 320
+
+
+def test_a_text_from_right_to_left_moves_nothing_beside_it(visit: Any) -> None:
+    page = visit({"history": "\u05d0\u05d1 7\ni\u202e8"})
+    for item in page.locator("section[aria-labelledby=history-head] li").all():
+        left, right = "each => each.getBoundingClientRect().left", "each => each.getBoundingClientRect().right"
+        assert item.locator("code").evaluate(right) <= item.locator(".soft").evaluate(left)
+        letters = """each => [...each.firstChild.data].map((_, place) => {
+            const range = document.createRange();
+            range.setStart(each.firstChild, place);
+            range.setEnd(each.firstChild, place + 1);
+            return range.getBoundingClientRect().left;
+        })"""
+        places = item.locator(".soft").evaluate(letters)
+        assert places == sorted(places)
 
 
 def test_numbers_of_a_table_stay_whole_on_a_phone(visit: Any) -> None:

@@ -27,6 +27,7 @@ from serving.recall.query import RecallQuery
 from serving.settings import Settings
 from serving.window.environment import environment
 from serving.window.form import Form
+from serving.window.items import ShownItem, ShownValue
 from serving.window.page import Beside, Page, distinct_names
 from tests.serving.window.conftest import COUNTRIES, CREATED_S, HOSTILE, HOSTILE_ID, IMAGE, write_second
 from tests.support.worlds.serving import FEATURES, ITEMS, copied_towers, query_vector, save_towers, write_world
@@ -80,7 +81,7 @@ def recalled(html: str) -> list[str]:
     section = re.search(r'<section aria-labelledby="answer-head">(.*?)</section>', html, re.DOTALL)
     assert section is not None
     entries = re.findall(
-        r"<li[^>]*>(?:<strong>.*?</strong> )?<code>(.*?)</code>[^\n]*<span class=\"score\">", section[1]
+        r"<li[^>]*>(?:<bdi><strong>.*?</strong></bdi> )?<bdi><code>(.*?)</code>[^\n]*<span class=\"score\">", section[1]
     )
     return [unescape(each) for each in entries]
 
@@ -166,11 +167,11 @@ def test_a_history_longer_than_the_tower_reads_is_said_to_be(client: TestClient)
 def test_similar_items_are_those_of_similar(client: TestClient) -> None:
     html = page(client, similar="i2", k="5")
     assert recalled(html) == ids(client, "/similar", items=["i2"], k=5)
-    assert ">Similar to Title 2</h2>" in html
+    assert ">Similar to <bdi>Title 2</bdi></h2>" in html
     # No history is behind this answer.
     assert "the history:" not in html
     # Nothing may come back, and the item still has its title.
-    assert ">Similar to Title 2</h2>" in page(client, similar="i2", column="kind", value="none")
+    assert ">Similar to <bdi>Title 2</bdi></h2>" in page(client, similar="i2", column="kind", value="none")
 
 
 def test_the_prior_raises_or_lowers_a_score(bundle: Path, tmp_path: Path) -> None:
@@ -180,7 +181,8 @@ def test_the_prior_raises_or_lowers_a_score(bundle: Path, tmp_path: Path) -> Non
     with TestClient(create_app(Settings(bundle=tmp_path / "prior", window=True, index_sample_s=0))) as client:
         html = page(client, user="u1", k="50")
         for row, told in ((2, "raises the score by 0.2."), (3, "lowers the score by 0.3.")):
-            assert f"What is popular now {told}" in html.split(f"<code>i{row}</code> <span", 1)[1].split("<li>", 1)[0]
+            entry = html.split(f"<code>i{row}</code></bdi> <span", 1)[1].split("<li>", 1)[0]
+            assert f"What is popular now {told}" in entry
 
 
 def test_an_answer_of_popular_items_says_that_nothing_is_known(client: TestClient) -> None:
@@ -206,7 +208,7 @@ def test_links_and_buttons_lead_to_similar_items_and_other_histories(client: Tes
 
 
 def test_a_change_of_a_known_users_history_begins_with_what_they_took(client: TestClient) -> None:
-    assert "What user u1 took" in page(client, user="u1")  # i1, then i5
+    assert "What user <bdi>u1</bdi> took" in page(client, user="u1")  # i1, then i5
     changed = page(client, user="u1", remove="i5")
     assert re.search(r'<textarea id="history"[^>]*>\ni1</textarea>', changed)
     assert recalled(changed) == ids(client, user_id="u1", history=["i1"], k=20)
@@ -219,8 +221,8 @@ def test_without_the_last_item_of_a_history_the_page_asks_without_one(
     html = page(client, **fields, k="6", remove="i2")
     assert re.search(r'<textarea id="history"[^>]*>\n?</textarea>', html)
     assert recalled(html) == ids(client, k=6) != ids(client, user_id="u1", k=6)
-    assert "What user u1 took" not in html and "<p>No history" in html
-    assert ("asked without user u1" in html) == ("user" in fields)
+    assert "What user <bdi>u1</bdi> took" not in html and "<p>No history" in html
+    assert ("asked without user <bdi>u1</bdi>" in html) == ("user" in fields)
     # The form holds it: so does the next question, until an item is added or what the user took is asked for.
     assert '<option value="leave" selected>' in html
     asked = fields | {"history": "", "stored": "leave", "k": "6"}
@@ -228,14 +230,14 @@ def test_without_the_last_item_of_a_history_the_page_asks_without_one(
     added = page(client, **asked, add="i3")
     assert recalled(added) == ids(client, history=["i3"], k=6, **({"user_id": "u1"} if "user" in fields else {}))
     assert 'name="stored"' not in added
-    for link in re.findall(r'<a href="([^"]*)">Ask with what user u1 took</a>', html):
+    for link in re.findall(r'<a href="([^"]*)">Ask with what user <bdi>u1</bdi> took</a>', html):
         assert recalled(client.get(f"/{unescape(link)}").text) == ids(client, user_id="u1", k=6)
 
 
 def test_an_empty_field_of_a_history_is_what_the_user_took(client: TestClient) -> None:
     html = page(client, user="u1", history="", stored="")
     assert recalled(html) == ids(client, user_id="u1", k=20)
-    assert "What user u1 took" in html and 'name="stored"' not in html
+    assert "What user <bdi>u1</bdi> took" in html and 'name="stored"' not in html
 
 
 def test_a_change_of_a_long_history_leaves_an_address_that_is_answered(client: TestClient) -> None:
@@ -254,6 +256,18 @@ def test_large_scores_are_whole_numbers() -> None:
     assert template.render(a=12_345.0, b=0.123456, c=-999.96) == "12,345 0.1235 -1,000"
 
 
+def test_each_text_of_the_data_is_isolated() -> None:
+    values = {"kind": ShownValue("\u05d0 (2)"), "made": ShownValue("2026", is_time=True)}
+    item, parts = ShownItem("i\u202e7", "\u05d0 <1>", values), environment().get_template("parts.html.j2").module
+    named = "<bdi><strong>\u05d0 &lt;1&gt;</strong></bdi> <bdi><code>i\u202e7</code></bdi>"
+    assert parts.name(item) == named  # type: ignore[attr-defined]
+    assert parts.label(item) == "<bdi>\u05d0 &lt;1&gt;</bdi>"  # type: ignore[attr-defined]
+    assert parts.attributes(item) == (  # type: ignore[attr-defined]
+        '<p class="soft"><bdi>kind</bdi>: <bdi>\u05d0 (2)</bdi> · '
+        '<bdi>made</bdi>: <time datetime="2026">2026</time></p>'
+    )
+
+
 def test_what_a_user_took_in_the_test_is_marked(client: TestClient) -> None:
     html = page(client, user="u1", k="5")  # of group 1: i9, i13, …
     assert "1 of the 3 items that this user took in the test" in html
@@ -268,9 +282,9 @@ def test_users_are_found_by_the_beginning_of_their_id_and_items_by_their_title(c
         assert (f">{user}</a>" in users) == there
     assert "No user of this bundle" in page(client, find_user="x")
     items = page(client, find_item="TITLE 4")
-    found = re.findall(r"<li><strong>(.*?)</strong> <code>(.*?)</code>", items)
+    found = re.findall(r"<li><bdi><strong>(.*?)</strong></bdi> <bdi><code>(.*?)</code>", items)
     assert found == [(f"Title {row}", f"i{row}") for row in (4, *range(40, 50))]
-    assert re.findall(r"<li><strong>.*?</strong> <code>(.*?)</code>", page(client, find_item="i59")) == ["i59"]
+    assert re.findall(r"</strong></bdi> <bdi><code>(.*?)</code>", page(client, find_item="i59")) == ["i59"]
 
 
 def test_the_values_that_the_tower_learnt_are_offered(client: TestClient) -> None:
@@ -295,7 +309,8 @@ def test_no_more_than_a_hundred_values_are_offered_and_no_long_one(bundle: Path,
     offered = re.findall(r'<option value="([^"]*)"></option>', html)
     assert offered == [f"c{number}" for number in range(99)]
     # A field of several lines has no such list.
-    assert '<p class="soft" id="feature-4-hint">such as a, b, c, d, e</p>' in html
+    values = ", ".join(f"<bdi>{each}</bdi>" for each in "abcde")
+    assert f'<p class="soft" id="feature-4-hint">such as {values}</p>' in html
 
 
 def test_times_are_shown_and_asked_for_in_iso_8601(client: TestClient) -> None:
@@ -303,7 +318,7 @@ def test_times_are_shown_and_asked_for_in_iso_8601(client: TestClient) -> None:
         return (datetime.fromtimestamp(CREATED_S, UTC) + timedelta(days=row)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     html = page(client, user="u2", k="50")
-    assert f'created: <time datetime="{shown(10)}">{shown(10)}</time>' in html
+    assert f'<bdi>created</bdi>: <time datetime="{shown(10)}">{shown(10)}</time>' in html
     assert str(CREATED_S + 10 * 86_400) not in html
     fields = {"user": "u2", "column": "created", "op": "gte", "k": "50"}
     html = page(client, **fields, value=shown(30))
@@ -377,6 +392,9 @@ def test_the_canary_answers_beside_the_active_bundle(bundle: Path, tmp_path: Pat
         assert "active: old" in html and "canary: renewed" in html
         # The last items of group 1, as `write_second` says, and the first: none is in both lists.
         assert "0 % of the items are in both lists" in html
+        nothing = page(client, user="u1", column="kind", value="none", bundle="active")
+        told = nothing.partition('<h2 id="differences-head">What differs</h2>')[2].partition("</section>")[0]
+        assert told.strip() == "<p>Both lists are empty.</p>"
         canary = page(client, user="u1", k="5", bundle="canary", alone="yes")
         assert recalled(canary) == ["i57", "i53", "i49", "i45", "i41"]
         assert "What differs" not in canary
@@ -434,12 +452,14 @@ def test_both_bundles_say_why(bundle: Path, tmp_path: Path) -> None:
     for column, name in zip(columns, ("old", "renewed"), strict=True):
         vectors = Bundle.open(tmp_path / name, verify=False).item_vectors
         items = re.findall(
-            r'<li><strong>[^\n]*<code>(i\d+)</code> <span class="score">.*?(<details>.*?</details>)', column, re.DOTALL
+            r'<li><bdi><strong>[^\n]*<code>(i\d+)</code></bdi> <span class="score">.*?(<details>.*?</details>)',
+            column,
+            re.DOTALL,
         )
         assert len(items) == 5
         for item_id, why in items:
             vector = vectors[int(item_id[1:])]
-            told = re.findall(r"<code>(i\d+)</code>: similarity (\S+); without it the score is ([-\d.e]+)", why)
+            told = re.findall(r"<code>(i\d+)</code></bdi>: similarity (\S+); without it the score is ([-\d.e]+)", why)
             assert {near for near, *_ in told} == {*history} and "Nearest in the history, by dot product:" in why
             for near, similarity, without in told:
                 assert similarity == f"{vector @ vectors[int(near[1:])]:.3f}"

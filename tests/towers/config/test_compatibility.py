@@ -106,6 +106,11 @@ REFUSED += [
         "got 2,048",
     ),
     (
+        {"loss": {"name": "graded_hinge", "pairs": "batch", "list_length": 4_097}, "train": {"batch_size": 2}},
+        "loss.list_length: with loss.pairs = 'batch' at most 4,096",
+        "got 4,097",
+    ),
+    (
         {"loss": {"name": "triplet", "on": "euclidean"}, "model": {"similarity": "dot"}},
         "model.similarity: triplet needs 'cosine'",
         "euclidean",

@@ -157,7 +157,7 @@ def test_examples_mark_the_neighbours_of_the_same_kind(
     for what, item, hits in examples:
         assert int(item) in asked and int(hits) == round(K * own[int(item)])
         shown = page.partition(f"<summary>{what}: ")[2].partition("</details>")[0]
-        rows = re.findall(r'<li value="(\d+)"( class="hit")?>[^<]*\(i(\d+)\)', shown)
+        rows = re.findall(r'<li value="(\d+)"( class="hit")?><bdi>[^<]*</bdi> \(<bdi>i(\d+)</bdi>\)', shown)
         expected = [
             (str(rank), ' class="hit"' if kind(other) == kind(int(item)) else "", str(other))
             for rank, other in enumerate(near[int(item)][:K], start=1)
@@ -223,7 +223,8 @@ def test_pairs_have_recall_and_show_their_partners(
     for example in page.partition("<h2>Examples</h2>")[2].partition("<h2>")[0].split("<summary>")[1:]:
         item = int(re.findall(r"\(i(\d+)\)", example)[0])
         partners = re.findall(
-            r'<li( class="hit")?>[^<]*\(i(\d+)\)', example.partition("<h3>Its partners</h3>")[2].partition("</ul>")[0]
+            r'<li( class="hit")?><bdi>[^<]*</bdi> \(<bdi>i(\d+)</bdi>\)',
+            example.partition("<h3>Its partners</h3>")[2].partition("</ul>")[0],
         )
         expected = {(item + 3) % ITEMS, (item - 3) % ITEMS} - {7}
         assert {int(other) for _, other in partners} == expected
