@@ -8,6 +8,7 @@ import shlex
 import shutil
 import sys
 import time
+import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,8 +32,9 @@ LEAST_INTERVAL_S, MOST_INTERVAL_S, INTERVAL_SHARE = 5.0, 60.0, 0.1
 
 WIDE = 1_000_000  # columns, so that no table is cut or folded to fit
 
-# Blanks and joiners of ordinary titles, which `str.isprintable` counts out: in French, Japanese, Persian, emoji.
-HARMLESS = frozenset("\u00a0\u2009\u202f\u3000\u200c\u200d")
+# Categories of Unicode that a terminal may obey: controls, breaks, halves of letters. And what reorders a line.
+OBEYED = frozenset({"Cc", "Zl", "Zp", "Cs"})
+REORDERING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 Advance = Callable[..., None]
 
@@ -48,8 +50,9 @@ def printable(text: str) -> str:
     """
     if text.isprintable():
         return text
+    obeyed = (unicodedata.category(each) in OBEYED or each in REORDERING for each in text)
     return "".join(
-        each if each.isprintable() or each in HARMLESS else each.encode("unicode_escape").decode() for each in text
+        each.encode("unicode_escape").decode() if wrong else each for each, wrong in zip(text, obeyed, strict=True)
     )
 
 

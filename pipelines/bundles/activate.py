@@ -5,7 +5,7 @@ one line on stderr. Before a bundle is named there, it is opened, verified and p
 """
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,19 +56,23 @@ def show(root: Root) -> None:
         say(f"none of them is active; name one: towers bundles activate NAME --root {shlex.quote(shown)}")
 
 
-def activate(root: Root, name: str, override: str | None = None) -> Active:
+def activate(
+    root: Root, name: str, override: str | None = None, *, before_write: Callable[[], object] = lambda: None
+) -> Active:
     """Makes the services of a root answer from another bundle.
 
     Args:
         root: see `show`.
         name: of the bundle.
         override: why it answers although the root's gate refuses it.
+        before_write: called once the bundle is verified and probed, and about to be named.
 
     Raises:
         BundleError: the bundle does not exist, is damaged, or fails a real search.
         GateError: the root has a gate, and the bundle no valid blessing.
     """
     with _opened(root) as opened, opened.choosing("activate", name, override) as told:
+        before_write()
         active = opened.versions.activate(name)
     before = f", after {active.previous[0]}" if active.previous else ""
     say(f"active: {told}{before}")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pipelines.console import phases, progress, say
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.manifest import MANIFEST as DATASET
 from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle, other_tower
 from pipelines.forget.dataset import forget_in_dataset
@@ -142,7 +143,7 @@ class _Removal:
 
     def from_bundle(self, place: Place, path: Path, publish: Callable[[], None] | None = None) -> None:
         """Calls `publish` if it has changed the bundle at `path`, which may be a copy of `place`."""
-        with _unless_removed(path):
+        with _unless_removed(path, MANIFEST):
             counts = forget_in_bundle(path, self._user, dry_run=self._dry_run)
             if publish is not None and any(counts.values()) and not self._dry_run:
                 publish()
@@ -154,7 +155,7 @@ class _Removal:
 
     def from_dataset(self, data: Dataset) -> None:
         was = f"; runs on data set {data.manifest.fingerprint[:12]} saw the user: train again"
-        with _unless_removed(data.path):
+        with _unless_removed(data.path, DATASET):
             counts = forget_in_dataset(data.path, self._user, dry_run=self._dry_run)
             self._tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
 
@@ -171,12 +172,15 @@ class _Removal:
 
 
 @contextmanager
-def _unless_removed(path: Path) -> Iterator[None]:
-    """Goes on where another command has removed what was to be searched: the other places still hold the user."""
+def _unless_removed(path: Path, whole: str) -> Iterator[None]:
+    """Goes on where another command has removed what was to be searched, or does: other places still hold the user.
+
+    The file `whole`, without which a directory is none, was there when the command began.
+    """
     try:
         yield
     except (BundleError, DataError, OSError):
-        if path.exists():
+        if (path / whole).exists():
             raise
         say(f"{path}: removed meanwhile, so there is nothing to search")
 

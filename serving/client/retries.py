@@ -105,7 +105,7 @@ def fault_of(url: str) -> str | None:
     if not set(url).isdisjoint("?#"):
         return "must hold no ? and no #: the path of each call comes at its end"
     if parsed.port is not None and not 0 <= parsed.port <= MOST_PORT:
-        return f"the port must be at most {MOST_PORT}"  # a socket would take the port modulo 65,536
+        return f"the port must be from 0 to {MOST_PORT}"  # a socket would take the port modulo 65,536
     return None
 
 

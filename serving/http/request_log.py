@@ -29,7 +29,7 @@ HEADER = b"x-request-id"
 # Ids that are safe to copy into a log line and a header.
 SAFE_ID = re.compile(rb"[A-Za-z0-9._:+/=-]{1,128}")
 UNKNOWN = "unknown"
-# The log summarises these per second and reason. The wait for a body is the caller's: it makes no request slow.
+# The wait for a body is the caller's: it makes no request slow. Of these, but 413, the log has summaries.
 SUMMARISED = frozenset({401, 403, 408, 413, 429})
 INTERNAL = error_bytes("internal", "internal error; see the log")
 STOPPING = error_bytes("stopping", "the service is stopping")

@@ -111,7 +111,10 @@ def test_what_ends_a_bar_early_leaves_a_line_of_its_own_and_the_cursor(error: ty
         ("\x1b[31m\tred\r", r"\x1b[31m\tred\r"),
         ("\u202ea\x9b\u2028\udcff", r"\u202ea\x9b\u2028\udcff"),
         ("a\nb", r"a\nb"),
-        ("می\u200cخواهم", "می\u200cخواهم"),
+        *[
+            (same, same)
+            for same in ("می\u200cخواهم", "soft\u00adhyphen", "\u200fא", "🏴\U000e0067\U000e007f", "\ue000")
+        ],
     ],
 )
 def test_what_a_terminal_would_obey_is_escaped(text: str, told: str) -> None:

@@ -62,7 +62,8 @@ def run(config: Path) -> dict[str, Any]:
             say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
             next_step("bundles list --root", place)
             return day.summary
-        steps = day.steps()
+        # Not before: a bundle is verified for minutes, and whoever changes what is active meanwhile rolls nothing back.
+        steps = day.steps(lambda: _write(day, note(day), ACTIVATION))
         phases("daily", *(step.name for step in steps))
         seconds: dict[str, float] = {}
         step = steps[0]
@@ -72,8 +73,6 @@ def run(config: Path) -> dict[str, Any]:
                     continue
                 say(f"daily: {step.name}, {day.name}")
                 begin = time.monotonic()
-                if step.name == "activate":
-                    _write(day, note(day), ACTIVATION)
                 step.make()
                 seconds[step.name] = round(time.monotonic() - begin, 1)
         except Exception as error:

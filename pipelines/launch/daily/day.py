@@ -88,8 +88,8 @@ class Day:
         remedy = "remove it, and the day goes on: its bundle is activated again if another one answers"
         return _read_object(file, remedy) if file.is_file() else {}
 
-    def steps(self) -> tuple[Step, ...]:
-        """The steps in their order."""
+    def steps(self, activating: Callable[[], object] = lambda: None) -> tuple[Step, ...]:
+        """The steps in their order; `activating` is called when the bundle is about to answer."""
         folder, published = self.folder, self.bundle.is_dir
         to_store = []
         if (url := self.loop.settings.store) is not None:
@@ -106,7 +106,7 @@ class Day:
             Step("gate", lambda: self.loop.active == self.name or self._blessed(), self._gate),
             Step("publish", published, self._publish),
             *to_store,
-            Step("activate", self._activated, self._activate),
+            Step("activate", self._activated, partial(self._activate, activating)),
         )
 
     def remove(self) -> None:
@@ -235,8 +235,9 @@ class Day:
             self.loop.settings.store is None or self.loop.stored_active() == file.read_bytes()
         )
 
-    def _activate(self) -> object:
-        return activate.activate(self.loop.settings.store or self.loop.settings.root, self.name)
+    def _activate(self, activating: Callable[[], object]) -> object:
+        place = self.loop.settings.store or self.loop.settings.root
+        return activate.activate(place, self.name, before_write=activating)
 
 
 def _read_object(file: Path, remedy: str) -> dict[str, Any]:

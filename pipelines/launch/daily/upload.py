@@ -1,10 +1,11 @@
-"""The upload of a day's bundle to the store, where it may lie already as it was before `towers forget`."""
+"""The upload of a day's bundle to the store, where it may lie already, as it was before or after `towers forget`."""
 
 import json
 from contextlib import suppress
 from pathlib import Path
 
 from pipelines.bundles import publish
+from pipelines.console import say
 from pipelines.errors import DataError
 from pipelines.forget.bundle import FORGOTTEN
 from serving.bundle.active import ACTIVE, parsed_active
@@ -13,39 +14,48 @@ from serving.service.store import MissingError, Store
 
 
 def upload(url: str, bundle: Path) -> None:
-    """Publishes a bundle in a store; replaces another one of its name there.
+    """Publishes a bundle in a store; replaces another one of its name there, unless users were forgotten in that one.
 
-    `towers forget` makes two bundles of one: it replaces that of the root and that of the store, each for itself.
+    `towers forget` makes two bundles of one: it replaces that of the root and that of the store, each for itself. The
+    one of the store then stays, or a user might come back.
 
     Args:
         url: of the root in the store.
         bundle: the directory, named like the day.
 
     Raises:
-        DataError: `active.json` names the other one, or a user was forgotten in it who is in this one.
+        DataError: `active.json` names the other one, or more users were forgotten in this one than in that one.
         BundleError: see `publish`.
     """
     store, name = Store(url), bundle.name
     with suppress(MissingError):
         before = store.read(f"{name}/{MANIFEST}")
         if before != (bundle / MANIFEST).read_bytes():
-            _refuse_replacement(store, bundle, before)
+            if _stays(store, bundle, before):
+                say(f"{store.place(name)}: stays, as users were forgotten in it; it may differ from {bundle}")
+                return
+            _refuse_replacement(store, name)
             store.remove(name)  # not over its objects: a kill would leave half of each
     publish.publish(bundle, url)
 
 
-def _refuse_replacement(store: Store, bundle: Path, before: bytes) -> None:
-    """Refuses to replace a bundle that services may use, or in which a user was forgotten who would be back."""
-    name, place = bundle.name, store.place(bundle.name)
+def _stays(store: Store, bundle: Path, before: bytes) -> bool:
+    """Whether users were forgotten in the bundle of a store, as many as in this one: it then answers as it is."""
+    there, here = _forgotten(before), read_manifest(bundle).lineage.get(FORGOTTEN, 0)
+    if 0 < there < here:
+        raise DataError(
+            f"{store.place(bundle.name)}: fewer users were forgotten in it than in {bundle}: give `towers forget` "
+            f"with --bundle {store.url}, too; then give this command again"
+        )
+    return there > 0
+
+
+def _refuse_replacement(store: Store, name: str) -> None:
+    """Refuses to replace a bundle that services may use."""
     if name in _named(store):
         raise DataError(
-            f"{place}: another bundle of this name, which {ACTIVE} names, so it is not replaced: `towers bundles "
-            f"activate {name} --root {store.url}` makes it answer, and that ends the day"
-        )
-    if _forgotten(before) > read_manifest(bundle).lineage.get(FORGOTTEN, 0):
-        raise DataError(
-            f"{place}: a user was forgotten in it who is still in {bundle}: forget the user there, too, or remove "
-            f"{place}; then give the command again"
+            f"{store.place(name)}: another bundle of this name, which {ACTIVE} names, so it is not replaced: `towers "
+            f"bundles activate {name} --root {store.url}` makes it answer, and that ends the day"
         )
 
 

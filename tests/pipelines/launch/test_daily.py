@@ -735,23 +735,20 @@ def forgotten(loop: Loop, monkeypatch: pytest.MonkeyPatch, *places: str) -> tupl
 def test_a_bundle_that_forgot_a_user_after_its_upload_is_uploaded_again(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "bundles", "store")
+    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "bundles")
     # It is named where services do not look.
     choose(tmp_path / "bundles", day.name)
     (tmp_path / "store" / day.name / "of-before").touch()
     assert not upload.done()
-    upload.make()
-    assert upload.done() and not (tmp_path / "store" / day.name / "of-before").exists()
-    assert bundle_digest(tmp_path / "store" / day.name) == bundle_digest(day.bundle)
-    Bundle.open(tmp_path / "store" / day.name)
-    # Once more, and killed when the one of before is gone.
-    forget_in_bundle(day.bundle, "u6", dry_run=False)
+    # Killed when the one of before is gone.
     with monkeypatch.context() as patch:
         patch.setattr(Store, "put", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             upload.make()
     upload.make()
+    assert upload.done() and not (tmp_path / "store" / day.name / "of-before").exists()
     assert bundle_digest(tmp_path / "store" / day.name) == bundle_digest(day.bundle)
+    Bundle.open(tmp_path / "store" / day.name)
 
 
 def test_a_bundle_that_forgot_a_user_once_it_answers_from_the_store_is_not_uploaded_again(
@@ -776,7 +773,7 @@ def test_a_bundle_that_forgot_a_user_once_it_answers_from_the_store_is_not_uploa
 def test_a_bundle_of_the_store_that_services_may_use_is_not_replaced(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, active: Callable[[str], Active]
 ) -> None:
-    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "bundles", "store")
+    day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "bundles")
     (tmp_path / "store" / "active.json").write_text(active(day.name).model_dump_json())
     before = bundle_digest(tmp_path / "store" / day.name)
     with pytest.raises(DataError) as error:
@@ -789,19 +786,27 @@ def test_a_bundle_of_the_store_that_services_may_use_is_not_replaced(
     assert bundle_digest(tmp_path / "store" / day.name) == before
 
 
-def test_a_user_who_was_forgotten_in_the_store_alone_does_not_come_back(
-    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("here", [None, "u5", "u6"])
+def test_a_user_who_was_forgotten_in_the_store_does_not_come_back(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], here: str | None
 ) -> None:
     day, upload = forgotten(stored(loop, tmp_path), monkeypatch, "store")
+    if here is not None:
+        forget_in_bundle(day.bundle, here, dry_run=False)
+    before = bundle_digest(tmp_path / "store" / day.name)
+    place = f"file://{tmp_path}/store/{day.name}"
+    capsys.readouterr()
+    upload.make()
+    told = f"{place}: stays, as users were forgotten in it; it may differ from {day.bundle}\n"
+    assert (capsys.readouterr().err, bundle_digest(tmp_path / "store" / day.name)) == (told, before)
+    for user in {"u7", "u8"}:
+        forget_in_bundle(day.bundle, user, dry_run=False)
     with pytest.raises(DataError) as error:
         upload.make()
-    place = f"file://{tmp_path}/store/{day.name}"
     assert str(error.value) == (
-        f"{place}: a user was forgotten in it who is still in {day.bundle}: forget the user there, too, or remove "
-        f"{place}; then give the command again"
+        f"{place}: fewer users were forgotten in it than in {day.bundle}: give `towers forget` with --bundle "
+        f"file://{tmp_path}/store, too; then give this command again"
     )
-    forget_in_bundle(day.bundle, "u5", dry_run=False)
-    upload.make()
     assert "u5" not in Bundle.open(tmp_path / "store" / day.name).query_rows
     # One whose manifest cannot be read tells nothing.
     (tmp_path / "store" / day.name / "manifest.json").write_text("{")
@@ -824,8 +829,12 @@ def activating(
             write_world(loop.settings.root / name)
     place.activate("of-before")
 
-    def steps(day: Day) -> tuple[Step, ...]:
-        return (Step("activate", lambda: day.loop.active == day.name, lambda: place.activate(day.name)),)
+    def steps(day: Day, activating: Callable[[], object]) -> tuple[Step, ...]:
+        def make() -> None:
+            activating()
+            place.activate(day.name)
+
+        return (Step("activate", lambda: day.loop.active == day.name, make),)
 
     monkeypatch.setattr(Day, "steps", steps)
     return day, place
@@ -1007,14 +1016,14 @@ def test_a_summary_that_the_full_disk_does_not_take_hides_no_error(
         raise DataError("of the step")
 
     monkeypatch.setattr("pipelines.launch.daily.daily.staged", full)
-    monkeypatch.setattr(Day, "steps", lambda _: (Step("train", lambda: False, fail),))
+    monkeypatch.setattr(Day, "steps", lambda *_: (Step("train", lambda: False, fail),))
     with pytest.raises(DataError, match=r"^of the step$"):
         daily.run(tmp_path / "daily.toml")
     (summary,) = told(tmp_path)
     assert (summary["at"], summary["reason"]) == ("train", "of the step")
     assert re.search(r"warning: .*summary\.json: No space left on device\n", capsys.readouterr().err)
     # A day that went well is not finished without its summary.
-    monkeypatch.setattr(Day, "steps", lambda _: (Step("train", lambda: False, lambda: None),))
+    monkeypatch.setattr(Day, "steps", lambda *_: (Step("train", lambda: False, lambda: None),))
     with pytest.raises(DiskFullError):
         daily.run(tmp_path / "daily.toml")
 

@@ -533,8 +533,9 @@ def test_mistakes_that_need_no_service(ask: Callable[..., Any]) -> None:
     for url, reason in {
         "http://service?tenant=1": no_end,
         "http://service/#": no_end,
-        "http://service:65536": "the port must be at most 65535",
-        "http://service:84340": "the port must be at most 65535",
+        "http://service:-1": "the port must be from 0 to 65535",
+        "http://service:65536": "the port must be from 0 to 65535",
+        "http://service:84340": "the port must be from 0 to 65535",
         "http://a..b": "not a valid address",
         "http://service/\udcff": "not a valid address",
     }.items():
