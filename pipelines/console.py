@@ -56,6 +56,11 @@ def printable(text: str) -> str:
     )
 
 
+def is_text(word: str) -> bool:
+    """Whether UTF-8 can hold it: JSON (``"\\ud800"``) and a command line's bytes may be half of a surrogate pair."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in word)
+
+
 def say(message: str) -> None:
     """Prints plain progress, a line or several."""
     message = "\n".join(map(printable, message.split("\n")))  # a message may quote a text of the data

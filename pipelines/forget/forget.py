@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
-from pipelines.console import phases, progress, say
+from pipelines.console import is_text, phases, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST as DATASET
 from pipelines.errors import DataError
@@ -65,7 +65,7 @@ def run(
     """
     if state is None and not (bundles or datasets or runs):
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
-    if any("\ud800" <= letter <= "\udfff" for letter in user):
+    if not is_text(user):
         raise DataError(f"--user {user!r}: its bytes are no UTF-8, so it is nobody's id")
     urls = [each for each in bundles if isinstance(each, str)]
     local = [_target(each) for each in bundles if isinstance(each, Path)]

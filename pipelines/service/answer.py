@@ -13,6 +13,7 @@ from urllib.request import getproxies
 
 import httpx
 
+from pipelines.console import is_text
 from pipelines.errors import DataError
 from serving.catalogue.item_columns import title_name
 from serving.client.address import without_password
@@ -53,10 +54,8 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
     """
     if fault := fault_of(url):
         raise DataError(f"--url {without_password(url)}: {fault}")
-    try:
-        user.encode()
-    except UnicodeEncodeError:
-        raise DataError(f"--user {user!r}: not UTF-8, which a request is written in") from None
+    if not is_text(user):
+        raise DataError(f"--user {user!r}: not UTF-8, which a request is written in")
     refuse_unusable_proxies()
     key = os.environ.get(KEY)
     if key and not FITS_HEADER.fullmatch(key):  # httpx would tell it in its own error

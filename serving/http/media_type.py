@@ -6,7 +6,7 @@ from serving.errors import RequestError
 
 JSON = "application/json"
 _JSON = JSON.encode()
-MOST_SHOWN = 100  # characters of what came
+MOST_SHOWN = 100  # characters of a refused value
 UTF_8 = (b"utf-8", b"utf8", b"us-ascii")  # ASCII is a part of UTF-8
 
 

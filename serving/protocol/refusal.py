@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 
 from serving.protocol.asgi import CLOSE, CLOSING, answer
 
-# Whoever sends more, or takes longer, is answered then, and may be reset.
+# A caller who sends more, or takes longer, is answered then, and may be reset.
 REST_S, REST_BYTES = 2.0, 33_554_432
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 import polars as pl
 
+from pipelines.console import is_text
 from pipelines.errors import DataError
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import Table, text_file
@@ -60,7 +61,7 @@ def json_lists_table(path: Path, *, skip: bool = False) -> Table:
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:
         good: dict[str, list[Any]] = {name: [] for name in (*COLUMNS, ROW)}
         for row, (name, words) in enumerate(entries, start=1):
-            if not _is_text(name):
+            if not is_text(name):
                 _reject(rejects, path, COLUMNS[0], "the id holds half of a surrogate pair", row, name)
             elif not _are_words(words):
                 reason = "expected a list of words or whole numbers"
@@ -80,11 +81,6 @@ def _reject(rejects: Rejects, path: Path, column: str, reason: str, row: int, va
 
 def _are_words(value: object) -> bool:
     return isinstance(value, list) and all(
-        _is_text(word) if isinstance(word, str) else isinstance(word, int) and not isinstance(word, bool)
+        is_text(word) if isinstance(word, str) else isinstance(word, int) and not isinstance(word, bool)
         for word in value
     )
-
-
-def _is_text(word: str) -> bool:
-    """Whether UTF-8 can hold it: JSON can name half of a surrogate pair, as in ``"\\ud800"``."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in word)

@@ -62,7 +62,7 @@ def run(config: Path) -> dict[str, Any]:
             say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
             next_step("bundles list --root", place)
             return day.summary
-        # Not before: a bundle is verified for minutes, and whoever changes what is active meanwhile rolls nothing back.
+        # Written last, not before the bundle is verified: in those minutes a change of what is active is no rollback.
         steps = day.steps(lambda: _write(day, note(day), ACTIVATION))
         phases("daily", *(step.name for step in steps))
         seconds: dict[str, float] = {}

@@ -40,7 +40,11 @@ def upload(url: str, bundle: Path) -> None:
 
 
 def _stays(store: Store, bundle: Path, before: bytes) -> bool:
-    """Whether users were forgotten in the bundle of a store, as many as in this one: it then answers as it is."""
+    """Whether users were forgotten in the bundle of a store: it then answers as it is.
+
+    Raises:
+        DataError: fewer than in this one.
+    """
     there, here = _forgotten(before), read_manifest(bundle).lineage.get(FORGOTTEN, 0)
     if 0 < there < here:
         raise DataError(
