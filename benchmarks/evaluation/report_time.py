@@ -81,7 +81,8 @@ def measured(bundle: Path, dataset: Path, out: Path, baselines: str) -> None:
     from serving.recall.loading import open_index
     from serving.search.exact import ExactIndex
 
-    def only_popularity(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
+    def only_popularity(data: Dataset, splits: Sequence[str], k: int, *, repeats: bool) -> Baselines:
+        assert not repeats
         wanted = Counting()
         rankers = {POPULARITY: ranker_of(Fits(data, splits).of(wanted), k)}
         chosen = choose(data)

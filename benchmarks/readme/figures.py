@@ -8,7 +8,8 @@ from pipelines.evaluation.report_table import TITLES
 from serving.search.scann_parameters import EXACT_BELOW
 
 # Of `towers report`.
-BASELINES = ("popularity", "popularity_users", "popularity_recent", "item_knn", "item_knn_ordered", "ease")
+POPULAR = ("popularity", "popularity_users", "popularity_recent")
+BASELINES = (*POPULAR, "item_knn", "item_knn_ordered", "ease", "ease_recent")
 
 CHEAP = TITLES | {"gf_cf": "GF-CF"}  # of `benchmarks.baselines`
 

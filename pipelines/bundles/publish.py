@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from pipelines.bundles.requirement import GATE, gate
+from pipelines.bundles.requirement import GATE, PUBLISH, gate
 from pipelines.console import amount, phases, progress, say
 from pipelines.errors import GateError
 from pipelines.service.verify import PROBE, VERIFY, probed, refuse_changed, verify
@@ -18,7 +18,7 @@ from serving.bundle.active import ACTIVE, checked_name
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
-from serving.service.store import MissingError, Store, refuse_partial
+from serving.service.store import MissingError, Store, StoreError, refuse_partial
 
 UPLOAD = "upload"
 LOCAL = ("file", "local")  # schemes of fsspec
@@ -54,16 +54,27 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
     with suppress(MissingError):
         if store.read(f"{name}/{MANIFEST}") != content:
             raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")
-    with gate(Versions(bundle.parent), bundle.name, "publish", override) as write_down:
-        phases("publish", VERIFY, PROBE, UPLOAD)
+    fresh = not store.objects(name)
+    with gate(Versions(bundle.parent), bundle.name, PUBLISH, override) as write_down:
+        phases(PUBLISH, VERIFY, PROBE, UPLOAD)
         (opened,) = verify(bundle)
         probed(bundle)
         write_down()
-        with progress(UPLOAD, total=sum(info.bytes for info in manifest.files.values()) / 1e6, unit="MB") as advance:
-            for file, info in manifest.files.items():
-                store.put(bundle / file, f"{name}/{file}")
-                advance(info.bytes / 1e6)
-        refuse_changed(opened)  # without its manifest no service takes what was uploaded
+        try:
+            size = sum(info.bytes for info in manifest.files.values())
+            with progress(UPLOAD, total=size / 1e6, unit="MB") as advance:
+                for file, info in manifest.files.items():
+                    # Before each: under its path may lie the file of another bundle by now, which must not replace
+                    # what a service has a manifest of.
+                    refuse_changed(opened, file)
+                    store.put(bundle / file, f"{name}/{file}")
+                    advance(info.bytes / 1e6)
+            refuse_changed(opened)
+        except BundleError:
+            if fresh:  # nothing of a bundle that is gone stays there
+                with suppress(StoreError):
+                    store.remove(name)
+            raise
         store.write(f"{name}/{MANIFEST}", content)
     say(f"published: {described(name, manifest)} in {store.url}")
     return name

@@ -26,7 +26,7 @@ from serving.errors import BundleError
 from serving.files.lock import exclusive
 from serving.files.staging import flush, staged
 
-GATE, LOG = "gate.toml", "gate.log"
+GATE, LOG, PUBLISH = "gate.toml", "gate.log", "publish"
 
 
 class Requirement(Record):
@@ -133,9 +133,12 @@ def _unknown(versions: Versions, name: str) -> str | None:
     for line in log.read_text(encoding="utf-8").split("\n") if log.exists() else ():
         with suppress(ValueError):  # a line that a kill cut off
             told = json.loads(line)
-            if digest in (told.get("digest"), told.get("answered", {}).get(name)):
+            # What was only published has not answered.
+            own = None if str(told.get("action")).startswith(PUBLISH) else told.get("digest")
+            if digest in (own, told.get("answered", {}).get(name)):
                 return None
-    return f"{path}: never answered as it is now, {digest[:12]}: it was written over since, or {log} is not whole"
+    why = f"it was written over since, or only published, or {log} is not whole"
+    return f"{path}: never answered as it is now, {digest[:12]}: {why}"
 
 
 def _refusal(versions: Versions, name: str, required: Requirement) -> str | None:

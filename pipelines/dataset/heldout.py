@@ -118,13 +118,13 @@ def has_targets(dataset: Dataset, split: str) -> bool:
     return dataset.manifest.events[split] > 0 and any(len(users) for users in _user_blocks(dataset, split))
 
 
-def heldout_users(dataset: Dataset, split: str) -> Int32s:
+def heldout_users(dataset: Dataset, split: str, *, repeats: bool = False) -> Int32s:
     """Returns the users of `heldout`, without the lists of what they took, which are as long as the events."""
-    return np.concatenate([*_user_blocks(dataset, split)])
+    return np.concatenate([*_user_blocks(dataset, split, repeats=repeats)])
 
 
-def _user_blocks(dataset: Dataset, split: str) -> Iterator[Int32s]:
-    return (users for users, *_ in _blocks(dataset, split, None, repeats=False, window=(None, None)))
+def _user_blocks(dataset: Dataset, split: str, *, repeats: bool = False) -> Iterator[Int32s]:
+    return (users for users, *_ in _blocks(dataset, split, None, repeats=repeats, window=(None, None)))
 
 
 def _blocks(dataset: Dataset, split: str, chosen: Int32s | None, *, repeats: bool, window: Window) -> Iterator[Block]:

@@ -136,7 +136,7 @@ def run(
     popularity = np.bincount(known[1], minlength=data.manifest.items)
     parts = slices_of(data, asked, trained, popularity, slices)
     new = Slice(NEW, NEW, NEW_ITEM, targets=trained.new_items[held.target_items])
-    baselines = baselines_of(data, KNOWN, longest)
+    baselines = baselines_of(data, KNOWN, longest, repeats=protocol.repeats)
     strongest = baselines.choice.strongest
     groups = {part.name: part.targets for part in [*parts, new] if part.targets is not None}
     rankers = rankers_of(served, data, {**services, **baselines.rankers}, longest)

@@ -30,6 +30,8 @@ TITLES = {
     "item_knn": "item-kNN",
     "item_knn_ordered": "item-kNN in order",
     "ease": "EASE",
+    "ease_recent": "EASE, recent popularity",
+    "favourites": "own favourites",
     "best_attainable": "best attainable",
 }
 

@@ -4,6 +4,7 @@ A value takes 4 to 8 bytes, and each id is stored once.
 """
 
 from collections import defaultdict
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,8 @@ class _Reader:
             first, names = short_name(self.source.events[0][1].path), ", ".join(sorted(other))
             raise DataError(f"{table.path}: other columns than in {first}: only one of them has {names}")
         self.roles = self.roles or roles
+        if self.roles.type is None:  # a file without types may come first
+            self.roles = replace(self.roles, type=roles.type)
         columns = {"user": roles.user, "item": roles.item}
         self.ids = [IdColumn(table.path, name, self.rejects, self.forms[side]) for side, name in columns.items()]
 

@@ -18,11 +18,11 @@ def warn_of_ids(side: str, ids: pl.Series, rows: Int32s) -> None:
         rows: of each event, the row of its id.
     """
     bare = ids.str.strip_chars()
-    missing = bare.str.to_lowercase().is_in(MISSING).to_numpy()
-    if missing.any() and (events := int(np.count_nonzero(missing[rows]))):
-        named = ids.filter(pl.Series(missing))[0]
-        remedy = f"if it stands for no {side}, leave these rows out: they train as one"
-        say(f"warning: {amount(events, 'events')} of the {side} {named!r}: {remedy}")
+    missing = np.flatnonzero(bare.str.to_lowercase().is_in(MISSING))
+    for row in missing.tolist():
+        if events := int(np.count_nonzero(rows == row)):
+            remedy = f"if it stands for no {side}, leave these rows out: they train as one"
+            say(f"warning: {amount(events, 'events')} of the {side} {ids[row]!r}: {remedy}")
     padded = ids.filter(ids != bare)
     if len(padded):
         count = amount(len(padded), f"{side} ids")

@@ -134,7 +134,7 @@ class Reports:
                     f"{self.candidate.path}: has no slice {name!r}, but the baseline's report has; "
                     f"{same_slices(part['group'], self.candidate.content)}"
                 )
-        there = {part["group"] for part in found.values()}
+        there = {part["group"] for part in found.values() if part["users"]}
         empty = [group for group in rule.groups or () if group not in there]
         if all(part["users"] < rule.least_users for part in found.values()):
             empty = [*(rule.groups or ("all",))]

@@ -53,18 +53,19 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
     """The mean share of the baseline's first k items that the candidate answers, too, over `_queries`.
 
     Raises:
-        DataError: the baseline knows no users.
+        DataError: the baseline knows no users, or has no item for them.
     """
     queries = _queries(baseline, rule.k)
-    if not queries:
-        raise DataError(f"{baseline.bundle.path}: knows no users, so there are no lists to compare")
     both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
-    figure = float(np.mean([len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]))
+    shares = [len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]
+    if not shares:
+        lacks = "has no item left for any list" if queries else "knows no users"
+        raise DataError(f"{baseline.bundle.path}: {lacks}, so there are no lists to compare")
     what, note = (
         f"share of the baseline's first {amount(rule.k, 'items')}",
         "items" if queries[0].similar_to else "users",
     )
-    return Limit(at_least=rule.at_least).judge(what, figure, amount(len(queries), note))
+    return Limit(at_least=rule.at_least).judge(what, float(np.mean(shares)), amount(len(queries), note))
 
 
 def _queries(recaller: Recaller, k: int) -> Sequence[RecallQuery]:

@@ -1,11 +1,11 @@
 """Fits the baselines a model must beat, and states whether it beats the strongest, in one sentence.
 
-Popularity, item-kNN, with and without order, and EASE have settings chosen on validation. The verdict has the paired
-interval of the difference.
+Popularity, item-kNN, with and without order, and EASE, with and without recent popularity, have settings chosen on
+validation. The verdict has the paired interval of the difference.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,21 @@ from pipelines.dataset.heldout import heldout
 from pipelines.dataset.popularity import Counting
 from pipelines.rankers.bootstrap import FEWEST, Estimate, bootstrap, opposite, texts
 from pipelines.rankers.cache import Cache
-from pipelines.rankers.choice import CHOSEN_BY, Choice, choose
+from pipelines.rankers.choice import CHOSEN_BY, FITTED_ON, METRIC, Choice, K, choose, sample
 from pipelines.rankers.evaluate import Ranker, per_user
 from pipelines.rankers.fits import Fits, Settings, ranker_of
-from pipelines.rankers.ranker import EASE, EXACT, KNN, ORDERED, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.rankers.popular import FavouriteSettings
+from pipelines.rankers.ranker import (
+    EASE,
+    EASE_RECENT,
+    EXACT,
+    FAVOURITES,
+    KNN,
+    ORDERED,
+    POPULARITY,
+    RECENT,
+    USERS_ALIKE,
+)
 from towers.data.events import Int32s
 
 STRONGEST, FIXED = "strongest baseline", "baseline fixed without validation"
@@ -56,13 +67,15 @@ class Baselines:
         }
 
 
-def baselines_of(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
+def baselines_of(data: Dataset, splits: Sequence[str], k: int, *, repeats: bool = False) -> Baselines:
     """Fits every baseline that the data allow; settings and matrices are cached beside the data set.
 
     Args:
         data: the data set.
         splits: the splits they are fitted on, in time order.
         k: length of the lists.
+        repeats: items that a user took before may be in the lists: one more baseline knows them, and the strongest is
+            chosen by such lists. The settings of the others are as without.
     """
     choice, fits = choose(data), Fits(data, splits, cache=Cache.beside(data.path))
     wanted = {
@@ -72,9 +85,23 @@ def baselines_of(data: Dataset, splits: Sequence[str], k: int) -> Baselines:
         KNN: choice.item_knn,
         ORDERED: choice.ordered,
         EASE: choice.ease,
+        EASE_RECENT: choice.ease_recent,
+        FAVOURITES: FavouriteSettings(choice.popular) if repeats else None,
     }
     settings = {name: each for name, each in wanted.items() if each is not None}
+    if repeats:
+        choice = _judged_again(data, choice, settings)
     return Baselines(choice, {name: ranker_of(fits.of(each), k) for name, each in settings.items()}, settings)
+
+
+def _judged_again(data: Dataset, choice: Choice, settings: Mapping[str, Settings]) -> Choice:
+    """Returns the choice with the validation scores of these settings where repeats count."""
+    held, fits = sample(data, repeats=True), Fits(data, FITTED_ON, cache=Cache.beside(data.path))
+    if not len(held.users):
+        return choice
+    scores = {name: per_user(ranker_of(fits.of(each), K), held, METRIC, K) for name, each in settings.items()}
+    validation = {name: float(each.mean()) for name, each in scores.items()}
+    return replace(choice, validation=validation, users=len(held.users))
 
 
 @dataclass(frozen=True)

@@ -12,22 +12,23 @@ from pydantic import TypeAdapter, ValidationError
 
 from pipelines.console import progress, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import heldout, heldout_users
-from pipelines.dataset.popularity import Counting, countings, has_windows
+from pipelines.dataset.heldout import HeldOut, heldout, heldout_users
+from pipelines.dataset.popularity import PLAIN, Counting, countings, has_windows
 from pipelines.rankers import ease
 from pipelines.rankers import item_knn as knn
 from pipelines.rankers.cache import Cache
+from pipelines.rankers.ease import EaseSettings
 from pipelines.rankers.evaluate import per_user
-from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, Settings, counting_values, ranker_of
+from pipelines.rankers.fits import Fits, KnnSettings, Settings, counting_values, ranker_of
 from pipelines.rankers.ordered_knn import MOST_PAIRS, OrderedKnn, windows
-from pipelines.rankers.ranker import EASE, KNN, ORDERED, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.rankers.ranker import EASE, EASE_RECENT, KNN, ORDERED, POPULARITY, RECENT, USERS_ALIKE
 
 PHASE = "choice of baselines"
 METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
-VERSION = 4  # of the search: a new version makes every data set be searched again
+VERSION = 5  # of the search: a new version makes every data set be searched again
 # Used without validation events; the strongest is then the first name below that was not left out.
 DEFAULT_DAYS = 60
 DEFAULT_ORDER = (EASE, KNN, ORDERED, RECENT, POPULARITY)
@@ -47,6 +48,7 @@ ORDERED_LADDERS: Mapping[str, Sequence[Any]] = {
     "half_life": (0.5, 1.0, 2.0, 5.0),
 }
 EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
+RECENT_LADDER, RECENT_START = (0.003, 0.01, 0.03, 0.1, 0.3), 0.03  # weights of popularity in the scores of EASE
 # Neighbours of all items in total, so that the search holds at most 400 MB per count.
 MOST_NEIGHBOURS = 50_000_000
 
@@ -58,10 +60,11 @@ class Choice:
     """The chosen settings.
 
     Attributes:
-        recent: how recent popularity counts; None if left out, as for the next three.
+        recent: how recent popularity counts; None if left out, as for the next four.
         item_knn: settings of item-kNN.
         ordered: settings of item-kNN in order.
         ease: settings of EASE.
+        ease_recent: settings of EASE with recent popularity.
         validation: ranker -> its validation score; empty without validation events.
         users: size of the validation sample.
         left_out: ranker -> why it is left out.
@@ -72,6 +75,7 @@ class Choice:
     item_knn: KnnSettings | None
     ordered: OrderedKnn | None
     ease: EaseSettings | None
+    ease_recent: EaseSettings | None
     validation: dict[str, float]
     users: int
     left_out: dict[str, str]
@@ -83,6 +87,12 @@ class Choice:
         if self.validation:
             return max(self.validation, key=self.validation.__getitem__)
         return next(name for name in DEFAULT_ORDER if name not in self.left_out)
+
+    @property
+    def popular(self) -> Counting:
+        """The popularity with the best validation score."""
+        ways = {POPULARITY: PLAIN, USERS_ALIKE: Counting(users_alike=True), RECENT: self.recent or PLAIN}
+        return ways[max(ways, key=lambda name: self.validation.get(name, 0.0))]
 
     @property
     def chosen_on(self) -> str:
@@ -115,10 +125,7 @@ def choose(data: Dataset) -> Choice:
 
 def _search(data: Dataset) -> Choice:
     lengths = [length for length in KNN_NEIGHBOURS if length * data.manifest.items <= MOST_NEIGHBOURS]
-    fits, users = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), heldout_users(data, "valid")
-    if len(users) > USERS:
-        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
-    held = heldout(data, "valid", users)
+    fits, held = Fits(data, FITTED_ON, neighbours=max(lengths, default=0)), sample(data)
     left_out = _left_out(fits, data)
     near = windows(int(fits.user_events.sum()))
     ordered_ladders: dict[str, Sequence[Any]] = {"window": near, **ORDERED_LADDERS}
@@ -126,11 +133,13 @@ def _search(data: Dataset) -> Choice:
     fixed: dict[str, str] = {}
     if not len(held.users):
         say(f"{PHASE}: fixed settings, for want of validation events")
+        days = Counting(DEFAULT_DAYS)
         return Choice(
-            recent=None if RECENT in left_out else Counting(DEFAULT_DAYS),
+            recent=None if RECENT in left_out else days,
             item_knn=None if KNN in left_out else KnnSettings(),
             ordered=None if ORDERED in left_out else ordered_start,
             ease=None if EASE in left_out else EaseSettings(),
+            ease_recent=None if EASE_RECENT in left_out else EaseSettings(fallback=days, popularity=RECENT_START),
             validation={},
             users=0,
             left_out=left_out,
@@ -146,6 +155,8 @@ def _search(data: Dataset) -> Choice:
         most += most_values(ordered_start, ordered_ladders)
     if EASE not in left_out:
         most += most_values(EaseSettings(), {"penalty": EASE_LADDER})
+    if EASE_RECENT not in left_out:
+        most += most_values(EaseSettings(popularity=RECENT_START), {"popularity": RECENT_LADDER})
     with progress(PHASE, total=most, unit="settings") as advance:
 
         def judged(settings: Settings) -> float:
@@ -156,7 +167,7 @@ def _search(data: Dataset) -> Choice:
         popular = {counting: float(figures.mean()) for counting, figures in values.items()}
         best = max(popular, key=popular.__getitem__)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}
-        recent, item_knn, ordered, ease_settings = None, None, None, None
+        recent, item_knn, ordered, ease_settings, ease_recent = None, None, None, None, None
         if RECENT not in left_out:
             recent = max((each for each in popular if each.days), key=popular.__getitem__)
             validation[RECENT] = popular[recent]
@@ -171,7 +182,19 @@ def _search(data: Dataset) -> Choice:
         if EASE not in left_out:
             start = EaseSettings(fallback=best)
             ease_settings, validation[EASE] = climb(start, {"penalty": EASE_LADDER}, judged)
-    return Choice(recent, item_knn, ordered, ease_settings, validation, len(held.users), left_out, fixed)
+        if ease_settings is not None and recent is not None:
+            start = replace(ease_settings, fallback=recent, popularity=RECENT_START)
+            ease_recent, validation[EASE_RECENT] = climb(start, {"popularity": RECENT_LADDER}, judged)
+    users = len(held.users)
+    return Choice(recent, item_knn, ordered, ease_settings, ease_recent, validation, users, left_out, fixed)
+
+
+def sample(data: Dataset, *, repeats: bool = False) -> HeldOut:
+    """Returns the validation events of at most `USERS` users."""
+    users = heldout_users(data, "valid", repeats=repeats)
+    if len(users) > USERS:
+        users = np.sort(np.random.default_rng(SEED).choice(users, USERS, replace=False))
+    return heldout(data, "valid", users, repeats=repeats)
 
 
 def _left_out(fits: Fits, data: Dataset) -> dict[str, str]:
@@ -185,6 +208,7 @@ def _left_out(fits: Fits, data: Dataset) -> dict[str, str]:
         ORDERED: crowded if data.manifest.timed else "left out: the events have no order that the split respects",
         EASE: f"left out: {items:,} items, more than {ease.MAX_ITEMS:,}" if items > ease.MAX_ITEMS else None,
     }
+    reasons[EASE_RECENT] = reasons[EASE] or reasons[RECENT]
     return {name: reason for name, reason in reasons.items() if reason is not None}
 
 

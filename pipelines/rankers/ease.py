@@ -8,6 +8,7 @@ import scipy.linalg
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from pipelines.dataset.popularity import PLAIN, Counting
 from pipelines.rankers.item_knn import history
 from pipelines.rankers.popular import Integers, Lists, Popular
 
@@ -15,6 +16,24 @@ PENALTY = 300.0
 MAX_ITEMS = 10_000  # the inverse takes half a minute and 2 GB
 BLOCK = 1_024  # queries scored at once
 WIDTH = 256  # of the vectors that hold most of the scores
+
+
+@dataclass(frozen=True)
+class EaseSettings:
+    """Settings of EASE.
+
+    Attributes:
+        penalty: L2 penalty on the weights, lambda in the paper.
+        fallback: the popularity that answers users without history.
+        popularity: weight w of what that popularity adds to the scores, ``w log(1 + c / mean c)`` of its counts c.
+    """
+
+    penalty: float = PENALTY
+    fallback: Counting = PLAIN
+    popularity: float = 0.0
+
+    def __str__(self) -> str:
+        return f"EASE of lambda {self.penalty:g}" + (f" with {self.fallback}" if self.popularity else "")
 
 
 @dataclass(frozen=True)
@@ -27,10 +46,12 @@ class Ease:
     Attributes:
         weights: float32 [N, N], B; its diagonal is 0.
         order: [N] item numbers, most popular first, for users without history.
+        popularity: float32 [N], added to the scores of every user with a history.
     """
 
     weights: NDArray[np.float32]
     order: Lists
+    popularity: NDArray[np.float32] | None = None
 
     def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
         """The k unseen items with the highest scores; arguments and result as in `ItemKnn.lists`."""
@@ -41,6 +62,8 @@ class Ease:
             part = taken[start : start + BLOCK]
             asked = np.flatnonzero(np.diff(part.indptr))
             scores = np.asarray(part[asked] @ self.weights)
+            if self.popularity is not None:
+                scores += self.popularity
             if not repeats:
                 row, column = part[asked].nonzero()
                 scores[row, column] = -np.inf

@@ -12,15 +12,23 @@ from numpy.typing import NDArray
 from pipelines.console import Advance, no_bar, progress, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import HeldOut, seen, seen_times
-from pipelines.dataset.popularity import DAY_S, PLAIN, TICKS_PER_S, Counting, countings, has_windows, item_counts
-from pipelines.rankers import ease
+from pipelines.dataset.popularity import (
+    DAY_S,
+    PLAIN,
+    TICKS_PER_S,
+    Counting,
+    Doubles,
+    countings,
+    has_windows,
+    item_counts,
+)
 from pipelines.rankers.cache import Cache
-from pipelines.rankers.ease import Ease, ease_weights
+from pipelines.rankers.ease import Ease, EaseSettings, ease_weights
 from pipelines.rankers.evaluate import Ranker, per_user
 from pipelines.rankers.item_knn import PHASE as KNN_PHASE
 from pipelines.rankers.item_knn import ItemKnn, nearest_items, nearest_of
 from pipelines.rankers.ordered_knn import OrderedKnn
-from pipelines.rankers.popular import Integers, Lists, Popular, by_popularity
+from pipelines.rankers.popular import Favourites, FavouriteSettings, Integers, Lists, Popular, by_popularity
 from towers.data.events import Int64s
 
 VERSION = 3  # of the files on disk
@@ -51,23 +59,7 @@ class KnnSettings:
         return f"item-kNN of {self.neighbours} neighbours"
 
 
-@dataclass(frozen=True)
-class EaseSettings:
-    """Settings of EASE.
-
-    Attributes:
-        penalty: L2 penalty on the weights, lambda in the paper.
-        fallback: the popularity that answers users without history.
-    """
-
-    penalty: float = ease.PENALTY
-    fallback: Counting = PLAIN
-
-    def __str__(self) -> str:
-        return f"EASE of lambda {self.penalty:g}"
-
-
-Settings = Counting | KnnSettings | OrderedKnn | EaseSettings
+Settings = Counting | KnnSettings | OrderedKnn | EaseSettings | FavouriteSettings
 
 
 class Fitted(Protocol):
@@ -127,7 +119,8 @@ class Fits:
         self._name = "-".join(splits)
         self._parts = [data.events(split) for split in splits]
         self._offsets, self._items = seen(data, splits)
-        self._orders: dict[Counting, Lists] = {}
+        self._counts: dict[Counting, Doubles] = {}
+        self._linear: dict[float, NDArray[np.float32]] = {}
         self._nearest: dict[KnnSettings, sp.csr_array] = {}
         self._in_order: dict[OrderedKnn, sp.csr_array] = {}
 
@@ -147,6 +140,8 @@ class Fits:
                 return self._ordered(settings)
             case EaseSettings():
                 return self._ease(settings)
+            case FavouriteSettings():
+                return Favourites(self._order(settings.fallback))
 
     def _item_knn(self, settings: KnnSettings) -> ItemKnn:
         if self.cache is None:
@@ -165,23 +160,37 @@ class Fits:
         return ItemKnn(self._in_order[matrix], self._order(settings.fallback), settings.half_life)
 
     def _ease(self, settings: EaseSettings) -> Ease:
-        key = self._key(f"{settings.penalty:g}")
+        if settings.penalty not in self._linear:
+            self._linear = {}  # before the next is fitted: each may be as large as 400 MB
+            self._linear[settings.penalty] = self._ease_weights(settings.penalty)
+        weights, order = self._linear[settings.penalty], self._order(settings.fallback)
+        if not settings.popularity:
+            return Ease(weights, order)
+        counts = self._counted(settings.fallback)
+        popularity = settings.popularity * np.log1p(counts / (counts.mean() or 1.0))
+        return Ease(weights, order, popularity.astype(np.float32))
+
+    def _ease_weights(self, penalty: float) -> NDArray[np.float32]:
+        key = self._key(f"{penalty:g}")
         kept = None if self.cache is None else self.cache.read(f"ease-{self._name}", key)
         weights = None if kept is None else kept.get("weights")
         if weights is None:
             shape = (len(self.user_events), self.data.manifest.items)
-            weights = ease_weights(self._users, self._items, shape, settings.penalty)
+            weights = ease_weights(self._users, self._items, shape, penalty)
             if self.cache is not None:
                 self.cache.write(f"ease-{self._name}", key, {"weights": weights})
-        return Ease(weights, self._order(settings.fallback))
+        return weights
 
     def _order(self, counting: Counting) -> Lists:
         """Returns all item numbers, most popular first."""
-        if counting not in self._orders:
+        return by_popularity(self._counted(counting))
+
+    def _counted(self, counting: Counting) -> Doubles:
+        """Returns the counts of all items."""
+        if counting not in self._counts:
             manifest = self.data.manifest
-            counts = item_counts(self._parts, manifest.items, counting, time_unit=manifest.time_unit)
-            self._orders[counting] = by_popularity(counts)
-        return self._orders[counting]
+            self._counts[counting] = item_counts(self._parts, manifest.items, counting, time_unit=manifest.time_unit)
+        return self._counts[counting]
 
     def _searched(self, settings: KnnSettings) -> sp.csr_array:
         neighbours = max(self.neighbours, settings.neighbours)

@@ -1,4 +1,4 @@
-"""Lists the most popular items without those a user has seen, and fills short lists."""
+"""Lists the most popular items, without what a user has seen or with a user's own first, and fills short lists."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipelines.dataset.popularity import PLAIN, Counting
 from towers.evaluation.metrics import hits
 
 Integers = NDArray[np.integer[Any]]
@@ -53,6 +54,50 @@ class Popular:
             masked = hits(top, offsets - offsets[0], seen_items[offsets[0] : offsets[-1]])
             out[first : first + len(offsets) - 1] = _first_unmasked(top, masked, k)
         return out
+
+
+@dataclass(frozen=True)
+class FavouriteSettings:
+    """Settings of the favourites.
+
+    Attributes:
+        fallback: the popularity that fills the lists and answers users without history.
+    """
+
+    fallback: Counting = PLAIN
+
+    def __str__(self) -> str:
+        return f"own favourites, then {self.fallback}"
+
+
+@dataclass(frozen=True)
+class Favourites:
+    """Lists a user's own items, those with the most events first, of as many the latest; then the most popular items.
+
+    Source: GP-TopFreq of Li et al., A Next Basket Recommendation Reality Check, TOIS 41(4), 2023.
+
+    Attributes:
+        order: [N] item numbers, most popular first, to fill short lists.
+    """
+
+    order: Lists
+
+    def lists(self, seen_offsets: Integers, seen_items: Integers, k: int, *, repeats: bool = False) -> Lists:
+        """Arguments and result as in `ItemKnn.lists`; without `repeats` no own item counts, and popularity is left."""
+        popular = Popular(self.order).lists(seen_offsets, seen_items, k, repeats=repeats)
+        if not repeats:
+            return popular
+        queries, items = len(seen_offsets) - 1, len(self.order)
+        pairs = np.repeat(np.arange(queries), np.diff(seen_offsets)) * items + seen_items
+        # Reversed, a pair's last event comes first, and `unique` returns the first.
+        own, age, events = np.unique(pairs[::-1], return_index=True, return_counts=True)
+        query = own // items
+        order = np.lexsort((age, -events, query))  # by query, so `query` stays as it is
+        place = np.arange(len(own)) - np.searchsorted(query, query)
+        found: Lists = np.full((queries, k), -1, np.int32)
+        near = place < k
+        found[query[near], place[near]] = (own[order] % items)[near]
+        return fill(found, popular)
 
 
 def fill(lists: Lists, filler: Lists) -> Lists:

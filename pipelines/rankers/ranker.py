@@ -29,7 +29,8 @@ from serving.search.scann import ScannIndex
 from towers.data.events import select_lists
 
 EXACT, INDEX, POPULARITY, KNN, BEST = "exact", "index", "popularity", "item_knn", "best_attainable"
-USERS_ALIKE, RECENT, EASE, ORDERED = "popularity_users", "popularity_recent", "ease", "item_knn_ordered"
+USERS_ALIKE, RECENT, ORDERED = "popularity_users", "popularity_recent", "item_knn_ordered"
+EASE, EASE_RECENT, FAVOURITES = "ease", "ease_recent", "favourites"
 KNOWN = ("train", "valid")  # the splits that make history and mask at the test
 Search = Callable[[Floats, list[Rows]], Rows]
 

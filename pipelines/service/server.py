@@ -61,8 +61,10 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stops; before it answers, without waiting for the bundle: no request is lost."""
         if not self.started:
-            log.info("stopped before a bundle was open")
-            end_by(sig, frame)
+            try:
+                log.info("stopped before a bundle was open")
+            finally:  # also if the signal interrupted a write to the log, which cannot begin again
+                end_by(sig, frame)
         super().handle_exit(sig, frame)
 
     async def on_tick(self, counter: int) -> bool:

@@ -6,7 +6,7 @@ A command that makes something of a bundle asks at its end whether the bundle is
 from pathlib import Path
 
 from pipelines.console import Advance, phase, progress
-from serving.bundle.manifest import read_manifest
+from serving.bundle.manifest import MANIFEST, read_manifest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.recall.recaller import Recaller
@@ -56,17 +56,26 @@ def probed(bundle: Path) -> Recaller:
         return open_probed(bundle, verify=False)
 
 
-def refuse_changed(bundle: Bundle) -> None:
+def refuse_changed(bundle: Bundle, file: str = MANIFEST) -> None:
     """Refuses a bundle in whose place another one is since it was opened, such as one without a forgotten user.
 
+    Args:
+        bundle: the bundle as it was opened.
+        file: one of its files, which is read next.
+
     Raises:
-        BundleError: it is another one, or there is none. An index of its own may have come meanwhile.
+        BundleError: it is another one, or there is none, or the file is gone. An index of its own may have come
+            meanwhile.
     """
     before, now = bundle.manifest, read_manifest(bundle.path)
-    if (before.model_version, before.created_at) != (now.model_version, now.created_at):
+    told = f"model {before.model_version}, now {now.model_version}"
+    same = (before.model_version, before.created_at) == (now.model_version, now.created_at)
+    if same and not (bundle.path / file).is_file():
+        same, told = False, f"{file} is gone"
+    if not same:
         raise BundleError(
-            f"{bundle.path}: another command has replaced it meanwhile (model {before.model_version}, now "
-            f"{now.model_version}); nothing was written: give the command again"
+            f"{bundle.path}: another command has replaced it meanwhile ({told}); nothing was written: give the command "
+            "again"
         )
 
 

@@ -128,7 +128,7 @@ def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
 def _resolve_timed(config: Config, data: Dataset) -> Config:
     """Resolves `data.refit = "timed"`, which applies only if events have times."""
     if config.data.refit == "timed":
-        refit = has_windows(data) and config.train.choose_epoch and has_targets(data, "valid")
+        refit = has_windows(data) and has_targets(data, "valid")
         config = config.model_copy(update={"data": config.data.model_copy(update={"refit": refit})})
     return config
 

@@ -12,8 +12,13 @@ from towers.training.trainer import Trainer
 CHOSEN_BY = "mean with and without the prior"  # what chooses the epoch where that is not the metric
 
 
-def fit(name: str, trainer: Trainer) -> Summary:
-    """Trains to the end; `name` is that of the phase.
+def fit(name: str, trainer: Trainer, size: int) -> Summary:
+    """Trains to the end.
+
+    Args:
+        name: of the phase.
+        trainer: of its steps.
+        size: examples of a step.
 
     Raises:
         DivergedError: the training diverged; the message begins with `name`.
@@ -22,12 +27,12 @@ def fit(name: str, trainer: Trainer) -> Summary:
     steps = trainer.examples.steps * config.epochs
     # A resumed run counts only the steps left, so the rate shown is this process's own.
     before = trainer.done
-    with progress(name, total=(steps - before) * config.batch_size, unit="examples") as advance:
+    with progress(name, total=(steps - before) * size, unit="examples") as advance:
         reached = before
 
         def on_step(done: int, loss: float) -> None:
             nonlocal reached
-            advance((done - reached) * config.batch_size, note="" if math.isnan(loss) else f"loss {loss:.4f}")
+            advance((done - reached) * size, note="" if math.isnan(loss) else f"loss {loss:.4f}")
             reached = done
 
         def on_epoch(record: dict[str, float]) -> None:

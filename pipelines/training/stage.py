@@ -36,7 +36,7 @@ from towers.evaluation.validation import Validation
 from towers.model.graphs import connect_graphs
 from towers.model.start_rows import start_rows
 from towers.model.two_tower import TwoTower
-from towers.model.untrained_rows import zero_untrained_rows
+from towers.model.untrained_rows import scored_items, zero_untrained_rows
 from towers.ops.replicas import ALONE, Replicas
 from towers.samplers.registry import build_sampler
 from towers.tasks.contrast import Contrast
@@ -103,7 +103,8 @@ def run_stage(
         directory.mkdir(exist_ok=True)
         with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
             training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas, teachers)
-        summary, towers = fit(stage.name, trainer), training.task.towers
+        size = min(config.train.batch_size, training.examples)
+        summary, towers = fit(stage.name, trainer, size), training.task.towers
         if isinstance(training.validation, Validation) and training.users is not None:
             values = training.validation.values(towers)
             pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)
@@ -182,19 +183,18 @@ def build_training(
     model = TwoTower(learnt.query, learnt.candidate, config)
     tables = build_tables(model, data, context, of_features, advance)
     refuse_empty_histories(config, events, tables)
+    # Without an earlier event nothing describes the query of an event.
     alone = bool(tables.sequences) and all(
-        each.kind in ("history", "sequence") for each in (config.features.query or {}).values()
+        each.kind == "sequence" or (each.kind == "history" and each.window == "earlier")
+        for each in (config.features.query or {}).values()
     )
     counts = example_counts(events, data.manifest.items, tables) if alone else None
-    in_batch = config.negatives is not None and config.negatives.name == "in_batch"
-    sampled = config.loss.sampled
-    any_item = config.contrast.weight or (sampled is not None and sampled.impressions)  # which they score, too
-    scored = counts > 0 if counts is not None and in_batch and not any_item else None
+    impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
+    scored = scored_items(config, events, counts, impressions)
     zero_untrained_rows(model, tables, events, config.loss.positives, scored)
     start_rows(model, tables, events, replicas)
     connect_graphs(model, tables, [events.past])
     catalogue = ItemRanks.of(events.item, data.manifest.items, counts)
-    impressions = impressions_of(data, splits, events, context, files / "impressions", config.loss.sampled)
     examples = training_examples(config, events, tables, catalogue, impressions, replicas, alone=alone)
     size = min(config.train.batch_size, len(examples))
     seen = config.train.epochs * examples.steps * size

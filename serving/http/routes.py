@@ -38,7 +38,7 @@ from serving.http.responses import Added, Reloaded, Written, answer_bytes, answe
 from serving.recall.query import EVERYTHING, Recalled, RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
-from serving.search.filtered import OVERFETCH_LIMIT
+from serving.search.filtered import OVERFETCH_LIMIT, SMALLEST_K, scans
 from serving.service.service import Service, service_of
 from serving.telemetry import metrics
 
@@ -228,8 +228,8 @@ def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
     if query.diversity or query.segment or query.attributes or query.wanted is not EVERYTHING:
         return False
     view = recaller.catalogue.live.view
-    # Buried rows turn a search into a filtered one, and change the order of the popular items.
-    if len(view.buried) or (view.ids and view.vectors.shape[1] * len(view.living) > INLINE_NUMBERS):
+    # Beside a few buried rows the index finds enough others; of many, a query may find nothing else.
+    if len(view.buried) > SMALLEST_K or (view.ids and view.vectors.shape[1] * len(view.living) > INLINE_NUMBERS):
         return False
     bundle = recaller.bundle
     if bundle.item_vectors.size <= INLINE_NUMBERS:
@@ -238,4 +238,7 @@ def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
         return False
     row = None if query.user_id is None else bundle.query_rows.get(query.user_id)
     excluded = len(query.exclude) + len(query.history or ()) + (0 if row is None else len(bundle.seen(row)))
-    return excluded <= OVERFETCH_LIMIT
+    if excluded > OVERFETCH_LIMIT:
+        return False
+    items, buried = len(bundle.item_vectors), len(view.buried)
+    return not buried or not scans(items, items - buried, query.k, excluded)

@@ -38,12 +38,16 @@ class Drain:
         if not callable(stop):
             return  # no server around this app has a handler
 
+        def linger(number: int, frame: FrameType | None) -> None:
+            log.info("stopping in %g s", self.linger_s)
+            loop.call_later(self.linger_s, stop, number, frame)
+
         def later(number: int, frame: FrameType | None) -> None:
             if not self.begun:  # A supervisor may signal both the process and its group.
                 self.begun = True
+                # The log waits for the loop: the signal may have interrupted a write to it, which cannot begin again.
                 # In a context of its own: that of the request which the signal interrupted holds an id for the log.
-                Context().run(log.info, "stopping in %g s", self.linger_s)
-                loop.call_soon_threadsafe(loop.call_later, self.linger_s, stop, number, frame)
+                loop.call_soon_threadsafe(linger, number, frame, context=Context())
 
         with suppress(ValueError):
             signal.signal(signal.SIGTERM, later)

@@ -73,9 +73,9 @@ def search_filtered(
     enough = math.floor(least * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
     asking = missing & (lengths <= OVERFETCH_LIMIT) & (index is not exact)
     for its_extra in np.unique(extra[asking]).tolist():
-        fetched = _fetched(items, passing, least + its_extra)
-        if min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched:
+        if scans(items, passing, k, its_extra):
             continue
+        fetched = _fetched(items, passing, least + its_extra)
         alike = np.flatnonzero(asking & (extra == its_extra)).tolist()
         for query, its_rows, its_scores in _search(index, queries, alike, fetched):
             metrics.fetched([fetched - k])
@@ -95,6 +95,20 @@ def search_filtered(
         else:
             rows[short], scores[short] = exact.search_among(queries[short], np.flatnonzero(eligible), k, left_out)
     return rows, scores
+
+
+def scans(items: int, passing: int, k: int, excluded: int) -> bool:
+    """Whether a search for k of the items that pass a filter scans them at once, as cheaper than to ask the index.
+
+    Args:
+        items: how many there are.
+        passing: how many of them pass.
+        k: how many are wanted.
+        excluded: how many are excluded for the query; rounded up to a power of two.
+    """
+    extra = 1 << (excluded - 1).bit_length() if excluded else 0
+    fetched = _fetched(items, passing, max(k, SMALLEST_K) + extra)
+    return min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched
 
 
 def _search_all(

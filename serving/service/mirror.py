@@ -74,12 +74,18 @@ class Mirror:
             BundleError: there is no copy that could answer, or the directory holds something else.
         """
         self._refuse_others()
-        self.follow(again=again, fresh_s=fresh_s)
+        self.follow(again=again, fresh_s=fresh_s, wait=again or not (self.root / ACTIVE).exists())
         if not (self.root / ACTIVE).exists():
             raise BundleError("; ".join(each.reason for each in self.refused.values()))
 
     def follow(
-        self, *, again: bool, answering: Collection[str] | None = None, rest: Rest = no_pause, fresh_s: float = 0.0
+        self,
+        *,
+        again: bool,
+        answering: Collection[str] | None = None,
+        rest: Rest = no_pause,
+        fresh_s: float = 0.0,
+        wait: bool = True,
     ) -> None:
         """Copies what is active in the store, and makes the copies active. Faults are in `refused`.
 
@@ -88,12 +94,15 @@ class Mirror:
             answering: the bundles in use; others are removed, except the one before the active one. None removes none.
             rest: called after each block.
             fresh_s: do nothing if the last look is not older.
+            wait: for another process that looks, which may take as long as the copy of a bundle; else do nothing.
         """
         try:
-            with self._alone():
+            with self._alone(wait=wait):
                 if not 0 <= time.time() - self._looked_at() < fresh_s:
                     self._write(self._look(again, answering, rest))
             self._fault = None
+        except BlockingIOError:
+            pass
         except OSError as error:
             reason = f"{self.root}: cannot hold copies: {error.strerror}; name another directory as `cache`"
             self._fault = self._refusal(BundleError(reason))
@@ -118,6 +127,11 @@ class Mirror:
                 self._use(held, held, answering, roles, again=False)
             return before.model_copy(update={"away": None})
         copied = [name for name in roles if look.copied(name)]
+        later = content
+        with suppress(BundleError):
+            later = store.active()
+        if later != content:  # a copy takes minutes; meanwhile a bundle may have been rolled back
+            return self._look(again, answering, rest)
         now = _now(wanted, copied, held)
         if now is None and (name := next(filter(look.copied, wanted.previous), None)):
             now = wanted.model_copy(update={"active": name, "canary": None})
@@ -183,11 +197,11 @@ class Mirror:
         return refusal_of(error, self._shown, self.root)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self, *, wait: bool) -> Iterator[None]:
         self.root.mkdir(parents=True, exist_ok=True)
         self._refuse_others()
         with (self.root / LOCK).open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
             yield
 
 

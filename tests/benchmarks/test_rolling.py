@@ -112,7 +112,7 @@ def test_the_row_of_a_variant_has_its_difference_from_every_baseline() -> None:
     assert told["… five cut-offs in time, all users, the recipe with its prior: recall@10; less each baseline's"] == (
         "0.2500; popularity 0.0000 (-0.0500 to 0.0500), popularity that counts users alike 0.1000 (0.0500 to 0.1500), "
         "recent popularity 0.2000 (0.1500 to 0.2500), item-kNN 0.3000 (0.2500 to 0.3500), EASE 0.4000 (0.3500 to "
-        "0.4500)"
+        "0.4500); EASE with recent popularity, a baseline since, has 0.1041 (no result kept)"
     )
     alone = "… five cut-offs in time, all users, user features, without the recipe's prior: recall@50; less each "
     assert told[f"{alone}baseline's"].startswith("0.2500; popularity -1.0000 (-2.0000 to 0.0000), ")

@@ -29,6 +29,11 @@ class Sampler(Section):
         """The samplers that draw, by key of the recipe: itself, or the parts of a mixture."""
         return {"sampler": self}
 
+    @property
+    def draws_every_item(self) -> bool:
+        """Whether each item of the training events may be drawn, also one that no example is to find."""
+        return True
+
 
 class Drawing(Sampler):
     """A sampler that draws negatives of its own, shared by the whole batch."""
@@ -48,6 +53,11 @@ class InBatch(Sampler):
         "training", description="q from the training counts, or counted as examples pass (for a stream)"
     )
     distinct: bool = Field(False, description="of an item's copies in a batch only one counts")
+
+    @property
+    def draws_every_item(self) -> bool:
+        """No: those that examples are to find."""
+        return False
 
 
 class Uniform(Drawing):
@@ -89,6 +99,11 @@ class Unigram(Drawing):
     name: Literal["unigram"]
     power: float = Field(0.75, ge=0, le=2, description="1 is the frequency itself, 0 is uniform")
 
+    @property
+    def draws_every_item(self) -> bool:
+        """An item without an example has a count of 0."""
+        return self.power == 0
+
 
 Single = InBatch | Uniform | LogUniform | LearnedUnigram | Unigram
 Part = Annotated[Single, Field(discriminator="name")]
@@ -107,6 +122,11 @@ class Mixed(Sampler):
     def by_key(self) -> dict[str, Sampler]:
         """Its parts."""
         return {f"sampler.parts.{number}": part for number, part in enumerate(self.parts)}
+
+    @property
+    def draws_every_item(self) -> bool:
+        """Whether one of its parts does."""
+        return any(part.draws_every_item for part in self.parts)
 
     @model_validator(mode="after")
     def _parts_make_a_mixture(self) -> "Mixed":

@@ -138,9 +138,9 @@ class FeatureTables:
             features[name] = self._ordered(sequence, offsets, items, times, types)
         return features
 
-    def gaps(self, ticks: Int64s) -> Int32s:
-        """The buckets of times between items; `UNKNOWN_GAP` for times below 0."""
-        return gap_buckets(ticks // self.ticks_per_second)
+    def gaps(self, time: Int64s, before: Int64s) -> Int32s:
+        """The buckets of the times, in ticks, since those before; between whole seconds, as requests have them."""
+        return gap_buckets(time // self.ticks_per_second - before // self.ticks_per_second)
 
     def _ordered(
         self, table: SequenceTable, offsets: Int64s, items: Int32s, times: Int64s | None, types: Int16s | None
@@ -151,7 +151,7 @@ class FeatureTables:
         rows = windows(start, end, known, table)
         gaps = np.full(rows.shape, UNKNOWN_GAP, np.int32)
         if table.time_gaps and times is not None and len(known):
-            since = self.gaps(np.diff(times[places], prepend=0))
+            since = self.gaps(times[places], np.concatenate([np.zeros(1, np.int64), times[places][:-1]]))
             places = end[:, None] + np.arange(-table.length, 0)
             # The oldest item of a history has no gap.
             younger = places > np.maximum(start, end - table.length)[:, None]

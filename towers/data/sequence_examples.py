@@ -117,7 +117,7 @@ class SequenceExamples(Examples):
         gaps = np.full(len(rows), UNKNOWN_GAP, np.int32)
         if table.time_gaps and past.time is not None:
             later = step > 0
-            gaps[later] = self.tables.gaps(past.time[places[later]] - past.time[places[later] - 1])
+            gaps[later] = self.tables.gaps(past.time[places[later]], past.time[places[later] - 1])
         windows, begins = packed_windows(np.stack([rows, gaps], axis=1), lengths, table.length)
         return windows._replace(place=np.where(end > begin, begins[window] + end - begin - 1, NO_PLACE))
 

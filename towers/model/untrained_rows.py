@@ -10,11 +10,13 @@ import numpy as np
 import tensorflow as tf
 from numpy.typing import NDArray
 
+from towers.config.recipe import Config
 from towers.data.blocks import blocks
 from towers.data.clocks import clock_rows
-from towers.data.events import Events
+from towers.data.events import Events, Int64s
 from towers.data.feature_tables import Array, FeatureTables, HistoryTable
 from towers.data.history import earlier
+from towers.data.impressions import Impressions
 from towers.data.item_ranks import counted
 from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
@@ -36,7 +38,7 @@ def zero_untrained_rows(
         tables: their looked-up features.
         events: the training events.
         positives: number of items that each example is to find.
-        scored: [items] which are the item of an example or drawn beside one; None for those of all events.
+        scored: as from `scored_items`.
     """
     read: dict[str, NDArray[np.bool_]] = {}
     variables: dict[str, tf.Variable] = {}
@@ -64,6 +66,30 @@ def zero_untrained_rows(
                     mark(column, [tables.item_columns[column.spec.table][items]])
     for name, table in variables.items():
         table.assign(tf.where(read[name][:, np.newaxis], table, 0.0))
+
+
+def scored_items(
+    config: Config, events: Events, counts: Int64s | None, impressions: Impressions | None
+) -> NDArray[np.bool_] | None:
+    """[items] which items of the training events some example scores; None for all of them.
+
+    Args:
+        config: the recipe.
+        events: the training events.
+        counts: [items] how many examples are to find each item; None if every event is an example.
+        impressions: of the examples.
+    """
+    drawn = config.negatives is not None and config.negatives.draws_every_item
+    if counts is None or config.loss.whole_catalogue or drawn:
+        return None
+    scored = counts > 0
+    if config.contrast.weight:  # an item that is taken with no other has no companion and is none
+        lengths = np.diff(events.offsets)
+        scored[events.item[np.repeat(lengths > 1, lengths)]] = True
+    if impressions is not None:
+        trained = counted(events.item, len(counts)) > 0
+        scored[impressions.item] |= trained[impressions.item]
+    return scored
 
 
 def _read(

@@ -115,7 +115,7 @@ class Retrieval(tfrs.Model):
     def _divided(self, total: tf.Tensor, inputs: Batch) -> tf.Tensor:
         """A weighted sum of losses, divided by the weight of all workers' examples."""
         [weight] = self.replicas.sum([tf.reduce_sum(inputs.weight)])
-        return total / tf.maximum(weight, 1e-9)
+        return tf.math.divide_no_nan(total, weight)
 
     def _of_users(self, inputs: Batch, query: tf.Tensor) -> tf.Tensor:
         """The weighted sum of the losses of users `query` [B, D] over all of their items."""

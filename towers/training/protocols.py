@@ -123,7 +123,7 @@ class BadLoss(NamedTuple):
     Attributes:
         step: of the epoch, from 0.
         loss: of that step.
-        before: the loss of the step before; None if that was read earlier.
+        before: the loss of the step before; None if another process did that.
         limit: the highest loss allowed; None if only NaN and infinity are refused.
     """
 
@@ -144,6 +144,7 @@ class LossWatch:
     def __init__(self, explode_factor: float | None) -> None:
         self.explode_factor = explode_factor
         self._losses: list[tuple[int, tf.Tensor]] = []
+        self._last: float | None = None  # of those that were read
 
     def add(self, step: int, loss: tf.Tensor) -> None:
         """Adds the loss, a scalar, of a step of this epoch, from 0."""
@@ -160,11 +161,12 @@ class LossWatch:
             progress.first_loss = losses[0]
         factor = self.explode_factor
         limit = None if factor is None else factor * max(1.0, abs(progress.first_loss))
-        for place, loss in enumerate(losses):
+        for step, loss in zip(steps, losses, strict=True):
             progress.loss_sum += loss
             progress.losses += 1
             if not math.isfinite(loss) or (limit is not None and loss > limit):
-                return BadLoss(steps[place], loss, losses[place - 1] if place else None, limit)
+                return BadLoss(step, loss, self._last, limit)
+            self._last = loss
         return None
 
 

@@ -62,7 +62,7 @@ def _events_in_two_splits(data: Dataset, events: dict[str, Events]) -> Iterator[
 
 
 def later_prior(data: Dataset, prior: PriorInfo | None, unknown: int) -> Iterator[Finding]:
-    """Looks for a prior that was renewed, or folded, after the last event that the model may know.
+    """Looks for a prior that was renewed, or folded, after the last event that the model may know, or at no known time.
 
     Without a weight it only ranks the popular items, so of the test it changes the answers of unknown users alone; see
     `leak_checks`.
@@ -73,14 +73,16 @@ def later_prior(data: Dataset, prior: PriorInfo | None, unknown: int) -> Iterato
     if not weighs(prior) and not unknown:
         return
     known = last_time([data.events(name) for name in EARLIER[SPLIT]])
-    if known is None or latest is None:
+    if known is None:
         return
-    days = (latest - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
+    lists = f"the list of popular items, the answer to {amount(unknown, 'test users')} of whom nothing is known,"
+    what = "the prior" if weighs(prior) else lists
+    days = 0.0 if latest is None else (latest - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
     if days > 0:
-        lists = f"the list of popular items, the answer to {amount(unknown, 'test users')} of whom nothing is known,"
-        what = "the prior" if weighs(prior) else lists
         text = f"{what} counts events of {days:.1f} days after the last one before the test: some may be the test's"
         yield Finding(LATER_PRIOR, text, days, 0)
+    elif prior.until is None:  # an export tells it, and so does a renewal from events with times
+        yield Finding(LATER_PRIOR, f"{what} counts events without times: some may be the test's", days, 0)
 
 
 def _frame(events: Events) -> pl.DataFrame:

@@ -84,6 +84,10 @@ class TimeColumn:
             frame = frame.with_columns((moment if zoned else in_zone(moment, self.zone)).to_physical())
         elif dtype.is_numeric():
             dates = False
+            if dtype.is_float():
+                frame = self.rejects.split_off(frame, ~value.is_finite(), path, column, "no number")
+                if frame.is_empty():
+                    return frame.with_columns(value.cast(pl.Int64, strict=False))
         else:
             raise DataError(f"{path}, column {column!r}: wrong type: a time is a number or a date, got {dtype}")
         if self._dates is not None and dates != self._dates:
@@ -118,10 +122,6 @@ class TimeColumn:
     def _numbers(self, frame: pl.DataFrame, path: Path, column: str) -> pl.DataFrame:
         value = pl.col(column)
         size = value.cast(pl.Float64).abs()
-        if not frame.schema[column].is_integer():
-            frame = self.rejects.split_off(frame, size.is_nan() | size.is_infinite(), path, column, "no number")
-        if frame.is_empty():
-            return frame.with_columns(value.cast(pl.Int64, strict=False))
         if self.unit is None:
             self.unit, self._calendar = (self.stated, None) if self.stated else _usual_form(frame[column])
             self._small = bool(self.stated) and self._has_own_start(frame, size)

@@ -133,9 +133,15 @@ def id_columns(wanted: Columns, columns: Iterable[str], *, events: bool) -> set[
     return found if sure else {column for column, name in plain.items() if name in LATE or column in found}
 
 
+def attribute_id_columns(wanted: Columns, columns: Collection[str]) -> set[str]:
+    """The columns of a table of attributes that may be its ids: one called ``id`` only if there is no other."""
+    others = [column for column in columns if plain_name(column) != "id"]
+    return id_columns(wanted, others, events=False) or id_columns(wanted, columns, events=False)
+
+
 def role_columns(wanted: Columns, columns: Iterable[str]) -> set[str]:
     """The columns of events that may have a role: those of `wanted` and those with a common name of one."""
-    usual = {name for names in USUAL.values() for name in names} | {"id"}
+    usual = {name for names in USUAL.values() for name in names}
     return {column for column in columns if column in wanted.model_dump().values() or plain_name(column) in usual}
 
 

@@ -140,13 +140,16 @@ class _Layout:
 
     def _records(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yields each record's number from 1 (including any header), its number of lines and its values."""
-        with self.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+        with self.path.open(encoding="utf-8-sig", errors="replace", newline="\n") as handle:
             reader = records(handle, self.separator, self.quote, strict=False)
             csv.field_size_limit(sys.maxsize)
             line = 0
-            for record, values in enumerate(reader, start=1):
-                yield record, reader.line_num - line, values
-                line = reader.line_num
+            try:
+                for record, values in enumerate(reader, start=1):
+                    yield record, reader.line_num - line, values
+                    line = reader.line_num
+            except csv.Error as error:
+                raise DataError(f"{self.path}, row {line + 1}: not valid CSV: {error}") from None
 
 
 def _watched(layout: _Layout, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -188,7 +191,7 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
     rows: list[list[str | None]] = []
     numbers: list[int] = []
     ended = 0  # the line on which the previous record ends
-    with layout.path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+    with layout.path.open(encoding="utf-8-sig", errors="replace", newline="\n") as handle:
         reader = records(handle, layout.separator, layout.quote)
         csv.field_size_limit(sys.maxsize)  # polars has no limit
         try:

@@ -34,7 +34,7 @@ def header_names(path: Path, separator: str, quote: str | None, *, line: int = 1
         DataError: it has no names, or is not valid.
     """
     csv.field_size_limit(LONGEST_NAME)  # an open quote must not read the whole file
-    with path.open(encoding="utf-8-sig", errors="replace", newline="") as handle:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="\n") as handle:
         try:
             reader = records(handle, separator, quote, strict=strict)
             names = next(islice(reader, line - 1, None), [])

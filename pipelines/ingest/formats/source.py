@@ -15,8 +15,8 @@ from pipelines.ingest.formats.benchmark_lists import (
     pairs_table,
     sequences_table,
 )
-from pipelines.ingest.formats.column_names import id_columns, role_columns
-from pipelines.ingest.formats.copies import Copies, bare_name
+from pipelines.ingest.formats.column_names import attribute_id_columns, id_columns, role_columns
+from pipelines.ingest.formats.copies import Copies, Copy, bare_name
 from pipelines.ingest.formats.delimited import csv_table
 from pipelines.ingest.formats.folder import (
     ATTRIBUTES,
@@ -93,6 +93,8 @@ def open_source(
         files = files_of(events)
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)
+    if isinstance(events, Copy) and events.is_file() and kind in ("movielens", "recbole") and not (items or users):
+        say(f"{events}: files of items and users beside it are not read; give its folder, or --items and --users")
     item_file = copies.local(items) if items else file_beside(events, files, kind, "items")
     user_file = copies.local(users) if users else file_beside(events, files, kind, "users")
     if events.is_dir():
@@ -128,7 +130,8 @@ def _open(path: Path, kind: str, *, events: bool, config: DataConfig, copies: Co
         table = parquet_table(path)
     elif kind == "jsonl" or (kind == "json" and holds_lines(path)):
         ids = partial(id_columns, config.columns, events=events)
-        table = jsonl_table(path, ids, partial(role_columns, config.columns) if events else ids, skip=skip)
+        roles = partial(role_columns if events else attribute_id_columns, config.columns)
+        table = jsonl_table(path, ids, roles, skip=skip)
     else:
         table = TEXT_TABLES[kind](path, skip=skip)
     vectors: dict[str, Kind] = dict.fromkeys(config.vectors, "vector")

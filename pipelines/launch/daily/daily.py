@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipelines.console import next_step, phases, say
+from pipelines.console import next_step, phases, printable, say
 from pipelines.errors import DataError, GateError
 from pipelines.launch.daily.activation import ACTIVATION, note, was_activated
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day
@@ -77,7 +77,7 @@ def run(config: Path) -> dict[str, Any]:
                 seconds[step.name] = round(time.monotonic() - begin, 1)
         except Exception as error:
             outcome = REFUSED if isinstance(error, GateError) else FAILED
-            _end(day, outcome, seconds, at=step.name, reason=str(error))
+            _end(day, outcome, seconds, at=step.name, reason=printable(str(error)))
             raise
         summary = _end(day, ACTIVATED, seconds)
         next_step("bundles list --root", place)
@@ -108,7 +108,7 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
     say(f"{day.name}: {outcome}; {day.folder / SUMMARY}")
     if command := day.loop.settings.notify:
         try:
-            subprocess.run(command, input=text, text=True, check=True, timeout=NOTIFY_S, cwd=day.loop.folder)
+            subprocess.run(command, input=text.encode(), check=True, timeout=NOTIFY_S, cwd=day.loop.folder)
         except (OSError, subprocess.SubprocessError) as error:
             # A failed notification does not change how the day ended.
             say(f"warning: notify: {error}")

@@ -4,12 +4,16 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
+import polars as pl
+
 from pipelines.bundles import publish
 from pipelines.console import say
 from pipelines.errors import DataError
 from pipelines.forget.bundle import FORGOTTEN
 from serving.bundle.active import ACTIVE, parsed_active
+from serving.bundle.arrays import QUERY_IDS
 from serving.bundle.manifest import MANIFEST, read_manifest
+from serving.bundle.reader import Bundle
 from serving.service.store import MissingError, Store
 
 
@@ -24,7 +28,7 @@ def upload(url: str, bundle: Path) -> None:
         bundle: the directory, named like the day.
 
     Raises:
-        DataError: `active.json` names the other one, or more users were forgotten in this one than in that one.
+        DataError: `active.json` names the other one, or that one holds users who were forgotten in this one.
         BundleError: see `publish`.
     """
     store, name = Store(url), bundle.name
@@ -43,15 +47,25 @@ def _stays(store: Store, bundle: Path, before: bytes) -> bool:
     """Whether users were forgotten in the bundle of a store: it then answers as it is.
 
     Raises:
-        DataError: fewer than in this one.
+        DataError: it holds users who were forgotten in this one.
     """
     there, here = _forgotten(before), read_manifest(bundle).lineage.get(FORGOTTEN, 0)
-    if 0 < there < here:
+    # Some have no vector, only a line of a tower's vocabulary: of these the counts tell.
+    if there and here and (there < here or _users(store, bundle.name) - {*Bundle.open(bundle).query_ids}):
         raise DataError(
-            f"{store.place(bundle.name)}: fewer users were forgotten in it than in {bundle}: give `towers forget` "
-            f"with --bundle {store.url}, too; then give this command again"
+            f"{store.place(bundle.name)}: holds users whom `towers forget` removed from {bundle}: give it with "
+            f"--bundle {store.url}, too; then give this command again"
         )
     return there > 0
+
+
+def _users(store: Store, name: str) -> set[str]:
+    """The ids of the users of a bundle in a store."""
+    place = f"{name}/{QUERY_IDS}"
+    try:
+        return {*pl.read_parquet(store.read(place)).to_series()}
+    except (MissingError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{store.place(place)}: missing or damaged, so nobody can tell who is in it: {error}") from None
 
 
 def _refuse_replacement(store: Store, name: str) -> None:

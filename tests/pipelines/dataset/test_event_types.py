@@ -108,6 +108,7 @@ def test_a_file_without_types_has_events_without_one(tmp_path: Path, typed: int)
     for number, part in enumerate((frame().head(30), frame().tail(30))):
         write(part if number == typed else part.drop("action"), folder / f"part-{number}.csv")
     manifest = prepare.run(DataConfig(duplicates="keep"), folder, tmp_path / "out")
+    assert manifest.type_column == "action"
     data, first = Dataset.open(tmp_path / "out"), 1_600_000_000
     for part in data.parts():
         events = data.events(part)

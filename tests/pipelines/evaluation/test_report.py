@@ -253,7 +253,7 @@ def test_every_baseline_has_its_figures_everywhere(content: tuple[dict[str, Any]
     names = {"popularity", "popularity_users", "item_knn", "ease"}
     assert {*figures["metrics"]} == {"exact", "index"} | names
     assert {*figures["baselines"]} == names | {"left_out", "fixed", "validation_users"}
-    assert {*figures["baselines"]["left_out"]} == {"popularity_recent", "item_knn_ordered"}
+    assert {*figures["baselines"]["left_out"]} == {"popularity_recent", "item_knn_ordered", "ease_recent"}
     for name in names:
         baseline = figures["baselines"][name]
         assert baseline["title"] and baseline["settings"]

@@ -19,6 +19,7 @@ from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.errors import BundleError
 from serving.files import staging
 from serving.files.lock import BusyError
+from serving.service.store import Store
 from tests.support.paths import ROOT
 from tests.support.worlds.serving import write_world
 from towers.config.sections import DataConfig
@@ -104,6 +105,23 @@ def test_an_upload_of_a_bundle_whose_user_was_forgotten_meanwhile_ends_without_a
     assert not (tmp_path / "store" / "bundle" / "manifest.json").exists()
     publish.publish(tmp_path / "bundle", f"file://{tmp_path}/store")
     assert GONE not in Bundle.open(tmp_path / "store" / "bundle").query_rows
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_an_upload_in_whose_middle_a_user_is_forgotten_leaves_the_store_as_it_was(
+    again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    write_world(tmp_path / "bundle")
+    store = tmp_path / "store"
+    monkeypatch.setattr(publish, "probed", lambda bundle: None)
+    if again:
+        publish.publish(tmp_path / "bundle", f"file://{store}")
+    before = {path: path.read_bytes() for path in store.rglob("*") if path.is_file()}
+    first(monkeypatch, Store, "put", lambda: forget_in_bundle(tmp_path / "bundle", GONE, dry_run=False), after=True)
+    with pytest.raises(BundleError, match=REPLACED):
+        publish.publish(tmp_path / "bundle", f"file://{store}")
+    assert {path: path.read_bytes() for path in store.rglob("*") if path.is_file()} == before
 
 
 def test_an_index_and_a_removal_of_one_bundle_refuse_each_other(

@@ -409,6 +409,19 @@ def test_a_key_of_objects_in_one_file_is_left_unread_in_all(
     assert "not read, because they hold objects: style\n" in capsys.readouterr().err
 
 
+def test_an_id_of_the_database_beside_those_of_the_events_is_left_unread(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = {"_id": {"$oid": "5f"}}  # as mongoexport writes into every row
+    rows = [key | {"user_id": user, "item_id": item, "timestamp": time} for user, item, _, time in ROWS]
+    (tmp_path / "e.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    items = [key | {"item_id": item, "title": f"title {item}"} for item in sorted({row[1] for row in ROWS})]
+    (tmp_path / "i.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in items))
+    data = opened(tmp_path, tmp_path / "e.jsonl", items=tmp_path / "i.jsonl")
+    assert pairs(data) == sorted(row[:2] for row in ROWS) and data.manifest.item_columns == {"title": "string"}
+    assert capsys.readouterr().err.count("not read, because they hold objects: _id\n") == 2
+
+
 def test_json_objects_for_the_ids_of_items_are_refused(tmp_path: Path) -> None:
     (tmp_path / "i.jsonl").write_text('{"id": {"$oid": "10"}, "title": "x"}\n')
     with pytest.raises(DataError, match=r"i.jsonl, row 1, column 'id': wrong type: an object"):
@@ -464,12 +477,28 @@ def test_ids_of_other_files_that_stand_for_none_are_not_told(
 
 
 def test_ids_that_stand_for_none_and_padded_ones_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [*((user, item, time) for user, item, _, time in ROWS), ("\\N", "10", 1), ("\\N", "20", 2), ("1", " 10", 3)]
+    odd = [("\\N", "10", 1), ("\\N", "20", 2), ("1", " 10", 3), ("nan", "10", 4)]
+    rows = [*((user, item, time) for user, item, _, time in ROWS), *odd]
     pl.DataFrame(rows, ["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "e.csv")
     opened(tmp_path, tmp_path / "e.csv")
     said = capsys.readouterr().err
     assert r"warning: 2 events of the user '\\N': if it stands for no user, leave these rows out" in said
+    assert "warning: 1 event of the user 'nan': if it stands for no user, leave these rows out" in said
     assert "warning: 1 item id with blanks around them, ' 10' for one: they are others than without" in said
+
+
+def test_a_lone_carriage_return_ends_no_row(tmp_path: Path) -> None:
+    rows = "\n".join(f"{user},{item},{time}" for user, item, _, time in ROWS)
+    (tmp_path / "e.csv").write_text(f"user_id,item_id,timestamp\n{rows}\n")
+    lines = ["item_id,title", '10,5" nail', '20,"one\rtwo"', "30,three"]  # the first quote sends it to the slow reader
+    (tmp_path / "items.csv").write_text("\n".join(lines) + "\n", newline="")
+    data = opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "items.csv")
+    titles = dict(data.items.select("item_id", "title").iter_rows())
+    assert (titles["10"], titles["20"], titles["30"], data.manifest.items) == ('5" nail', "one\rtwo", "three", 3)
+    lines[2] = "20,one\rtwo"
+    (tmp_path / "items.csv").write_text("\n".join(lines) + "\n", newline="")
+    with pytest.raises(DataError, match=r"items\.csv, row 3: not valid CSV: new-line character seen in unquoted field"):
+        opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "items.csv")
 
 
 @pytest.mark.parametrize("prices", [[".5", "1.5", "-.25"], [" 5", "7 ", "6"]])

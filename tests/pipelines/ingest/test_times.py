@@ -1,5 +1,6 @@
 """Times in one unit and one zone: mixed magnitudes, dates written as numbers, times that name no zone."""
 
+import math
 import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -171,6 +172,15 @@ def test_files_without_a_time_do_not_decide_for_those_after_them(tmp_path: Path)
         (tmp_path / "events" / f"{number}.csv").write_text(f"user,item,time\nu,i{number},{time}\n")
     manifest = prepare.run(ALL_TRAIN, tmp_path / "events", tmp_path / "out", on_bad_rows="skip")
     assert (manifest.rejected, manifest.events["train"], manifest.time_unit) == (2, 1, "s")
+
+
+def test_numbers_that_are_none_do_not_decide_for_the_files_after_them(tmp_path: Path) -> None:
+    (tmp_path / "events").mkdir()
+    for number, time in enumerate((math.nan, datetime(2024, 1, 1))):
+        row = {"user": "u", "item": f"i{number}", "time": time}
+        pl.DataFrame([row]).write_parquet(tmp_path / "events" / f"{number}.parquet")
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "events", tmp_path / "out", on_bad_rows="skip")
+    assert (manifest.rejected, manifest.events["train"], manifest.time_unit) == (1, 1, "us")
 
 
 def micros(moment: datetime) -> int:

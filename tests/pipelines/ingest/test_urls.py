@@ -161,3 +161,15 @@ def test_a_local_path_loads_no_fsspec(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     (tmp_path / "e.csv").write_text("user,item\nu1,a\n")
     assert opened(tmp_path, str(tmp_path / "e.csv")).manifest.users == 1
+
+
+def test_a_file_of_movielens_behind_a_url_is_read_without_those_beside_it_and_says_so(
+    in_memory: Put, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    in_memory("ml/movies.dat", b"1::One (1999)::Drama\n2::Two (1999)::Drama\n")
+    url = in_memory("ml/ratings.dat", b"1::1::5::978300760\n1::2::4::978300761\n2::1::3::978300762\n")
+    told = f"{url}: files of items and users beside it are not read; give its folder, or --items and --users\n"
+    assert prepare.run(ALL_TRAIN, url, tmp_path / "one").item_columns == {}
+    assert capsys.readouterr().err.count(told) == 1
+    assert "title" in prepare.run(ALL_TRAIN, url.removesuffix("/ratings.dat"), tmp_path / "all").item_columns
+    assert told not in capsys.readouterr().err

@@ -368,6 +368,10 @@ def test_a_rollback_goes_back_to_the_content_that_answered(root: Root) -> None:
     shutil.copytree(root.root / WORSE, root.root / OLD)
     code, said = root.bundles("rollback")
     assert code == 3 and "old: never answered as it is now" in said and root.active() == NEW
+    store = f"file://{root.root.parent}/elsewhere"
+    words = ["bundles", "publish", str(root.root / OLD), "--root", store, "--override", "try it there"]
+    assert root(*words)[0] == 0 and root.log()[-1]["action"] == "publish by override"
+    assert root.bundles("rollback")[0] == 3  # it answered elsewhere, if at all
     reason = "new is down\u2028call the vendor"  # as a person pastes it: a line of its own to Python, none to JSON
     assert root.bundles("rollback", "--override", reason)[0] == 0 and root.active() == OLD
     last = root.log()[-1]

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from pipelines.errors import DataError
 from pipelines.launch import searches
 from pipelines.launch.rules import AgreementRule, IndexRule, LatencyRule
 from serving.bundle.reader import Bundle
@@ -80,3 +81,17 @@ def test_agreement_equals_the_slow_loop(bundles: tuple[Bundle, Bundle]) -> None:
     judged = searches.judge_agreement(one, two, AgreementRule(k=5, at_least=0.99))
     assert judged.figure == pytest.approx(np.mean(shared)) and not judged.passed
     assert searches.judge_agreement(one, one, AgreementRule(k=5, at_least=1.0)).passed
+
+
+def test_lists_without_an_item_agree_with_nothing(bundles: tuple[Bundle, Bundle], tmp_path: Path) -> None:
+    items = len(bundles[0].item_ids)
+    all_taken = {
+        "query_ids": ["u0"],
+        "query_vectors": np.ones((1, 16), np.float32),
+        "seen_offsets": [0, items],
+        "seen_items": list(range(items)),
+    }
+    bundle = Bundle.open(write_model(tmp_path / "bundle", write_dataset(tmp_path / "dataset"), 1.0, **all_taken))
+    recaller = Recaller(bundle, ExactIndex(bundle.recall_vectors))
+    with pytest.raises(DataError, match=r"bundle: has no item left for any list, so there are no lists to compare"):
+        searches.judge_agreement(recaller, recaller, AgreementRule(k=5, at_least=0.5))

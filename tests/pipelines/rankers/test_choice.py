@@ -20,7 +20,8 @@ from pipelines.rankers import choice, item_knn
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.choice import choose, climb, most_values
-from pipelines.rankers.fits import EaseSettings, Fits, KnnSettings, counting_values
+from pipelines.rankers.ease import EaseSettings, ease_weights
+from pipelines.rankers.fits import Fits, KnnSettings, counting_values
 from pipelines.rankers.ordered_knn import OrderedKnn
 from pipelines.training.prior import choose_counting
 from pipelines.tuning.traits import Traits
@@ -163,6 +164,7 @@ def test_other_test_events_change_no_choice(data: Dataset, tmp_path: Path) -> No
 def test_without_validation_events_fixed_settings_are_taken(tmp_path: Path) -> None:
     chosen = choose(fashion(tmp_path / "world", valid_share=0.0))
     assert (chosen.recent, chosen.item_knn, chosen.ease) == (Counting(60), KnnSettings(), EaseSettings())
+    assert chosen.ease_recent == EaseSettings(fallback=Counting(60), popularity=0.03)
     assert (chosen.validation, chosen.users) == ({}, 0)
     assert chosen.strongest == "ease"
     assert dataclasses.replace(chosen, left_out={"ease": "too many items"}).strongest == "item_knn"
@@ -194,6 +196,78 @@ def test_above_its_limit_item_knn_is_fitted_once_with_fixed_settings(
     ways = [(days, alike) for days in (7, 14, 30, 60, 90, None) for alike in (False, True)]
     best = max(recall_by_hand(data, *way) for way in ways)
     assert recall_by_hand(data, fallback.days, fallback.users_alike) == pytest.approx(best, abs=1e-9)
+
+
+def ease_by_hand(data: Dataset, settings: EaseSettings) -> float:
+    """Mean recall@20 of EASE with popularity on validation, one user after the other."""
+    train, valid, items = data.events("train"), data.events("valid"), data.manifest.items
+    weights = ease_weights(train.user, train.item, (data.manifest.users, items), settings.penalty)
+    late = train.time > train.time.max() - settings.fallback.days * 86_400 * 10**6
+    count = np.zeros(items)
+    for user, item in zip(train.user[late], train.item[late], strict=True):
+        count[item] += 1 / (train.user[late] == user).sum() if settings.fallback.users_alike else 1
+    figures = []
+    for user in sorted(set(valid.user.tolist())):
+        known = set(train.item[train.user == user].tolist())
+        targets = set(valid.item[valid.user == user].tolist()) - known
+        scores = weights[sorted(known)].sum(axis=0) + settings.popularity * np.log(1 + count / count.mean())
+        top = [item for item in np.argsort(-scores, kind="stable").tolist() if item not in known][:20]
+        if targets and known:
+            figures.append(len(targets & set(top)) / len(targets))
+    return float(np.mean(figures))
+
+
+def test_where_both_count_taste_is_joined_with_fashion(data: Dataset) -> None:
+    assert data.manifest.time_unit == "us"
+    chosen = choose(data)
+    assert chosen.ease is not None and chosen.ease_recent is not None and chosen.ease.popularity == 0
+    assert (chosen.ease_recent.penalty, chosen.ease_recent.fallback) == (chosen.ease.penalty, chosen.recent)
+    ways = {
+        weight: ease_by_hand(data, dataclasses.replace(chosen.ease_recent, popularity=weight))
+        for weight in choice.RECENT_LADDER
+    }
+    weight = chosen.ease_recent.popularity
+    assert chosen.validation["ease_recent"] == pytest.approx(ways[weight], abs=1e-6)
+    place = choice.RECENT_LADDER.index(weight)
+    beside = choice.RECENT_LADDER[max(place - 1, 0) : place + 2]
+    assert ways[weight] == max(ways[each] for each in beside)
+    assert chosen.validation["ease_recent"] > chosen.validation["ease"]
+    assert str(chosen.ease_recent) == f"EASE of lambda {chosen.ease.penalty:g} with {chosen.recent}"
+
+
+def test_once_repeats_count_favourites_are_a_baseline_and_all_are_judged_with_repeats(tmp_path: Path) -> None:
+    # A third of a user's 120 events are of four favourites, the others of any of 300 items: more than lists hold.
+    generator, rows = np.random.default_rng(4), []
+    for user in range(50):
+        own = generator.choice(300, 4, replace=False)
+        for day in range(120):
+            item = generator.choice(own) if generator.random() < 0.35 else generator.integers(300)
+            rows.append((f"u{user}", f"i{item}", (BEGIN + timedelta(days=day, minutes=user)).isoformat()))
+    pl.DataFrame(rows, schema=["user_id", "item_id", "timestamp"], orient="row").write_csv(tmp_path / "events.csv")
+    prepare.run(DataConfig(split="global_time", duplicates="keep"), tmp_path / "events.csv", tmp_path / "dataset")
+    data = Dataset.open(tmp_path / "dataset")
+    once, again = (baselines_of(data, ("train", "valid"), 20, repeats=repeats) for repeats in (False, True))
+    assert "favourites" not in once.rankers and once.choice == choose(data)
+    validation = again.choice.validation
+    assert again.choice.strongest == max(validation, key=validation.__getitem__)
+    assert validation["favourites"] > 1.5 * max(validation["item_knn"], validation["popularity_recent"])
+    assert {name: again.settings[name] for name in once.settings} == once.settings
+    train, valid = data.events("train"), data.events("valid")
+    popular = Fits(data, ("train",)).of(once.choice.popular).order.tolist()  # type: ignore[attr-defined]
+    figures, of_popularity = [], []
+    everywhere = Fits(data, ("train",)).of(Counting()).order.tolist()[:20]  # type: ignore[attr-defined]
+    for user in sorted(set(valid.user.tolist())):
+        own, targets = train.item[train.user == user].tolist(), set(valid.item[valid.user == user].tolist())
+        of_popularity.append(len(targets & set(everywhere)) / len(targets))
+        best = sorted(set(own), key=lambda item: (-own.count(item), own[::-1].index(item)))
+        best += [item for item in popular if item not in own]
+        figures.append(len(targets & set(best[:20])) / len(targets))
+    assert validation["favourites"] == pytest.approx(float(np.mean(figures)), abs=1e-9)
+    assert validation["popularity"] == pytest.approx(float(np.mean(of_popularity)), abs=1e-9)
+    assert again.choice.users == len(figures)
+    content = again.content()["favourites"]
+    assert content["title"] == f"own favourites, then {once.choice.popular}"
+    assert content["validation"] == {"recall@20": validation["favourites"]}
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +329,7 @@ def test_a_list_without_times_has_no_recent_popularity(tmp_path: Path) -> None:
     assert chosen.recent is None
     assert "no times" in chosen.left_out["popularity_recent"]
     assert chosen.ordered is None and "no order" in chosen.left_out["item_knn_ordered"]
+    assert chosen.ease_recent is None and chosen.left_out["ease_recent"] == chosen.left_out["popularity_recent"]
     assert set(chosen.validation) == {"popularity", "popularity_users", "item_knn", "ease"}
 
 

@@ -1,11 +1,14 @@
-"""Item-kNN's options and EASE against slow loops from their formulas."""
+"""Item-kNN's options, EASE and favourites against slow loops from their formulas."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.rankers import ease, item_knn
 from pipelines.rankers.ease import Ease, ease_factors, ease_weights
 from pipelines.rankers.item_knn import ItemKnn, history, nearest_items, nearest_of
+from pipelines.rankers.popular import Favourites
 
 USERS, ITEMS = 40, 9
 
@@ -142,6 +145,44 @@ def test_ease_lists_are_the_unseen_items_by_score(events: tuple[np.ndarray, np.n
         scores = {item: sum(weights[i, item] for i in set(own)) for item in range(ITEMS) if repeats or item not in own}
         best = sorted(scores, key=lambda item: -scores[item]) if own else order.tolist()
         assert row == (best + [-1] * k)[:k]
+
+
+@pytest.mark.parametrize("repeats", [False, True])
+def test_popularity_in_the_scores_of_ease_is_added_for_users_with_a_history(
+    events: tuple[np.ndarray, np.ndarray], repeats: bool
+) -> None:
+    weights, order = ease_weights(*events, (USERS, ITEMS), 5.0), np.arange(ITEMS, dtype=np.int32)
+    popularity = np.random.default_rng(0).random(ITEMS).astype(np.float32)
+    seen = [[2, 5], [], [0]]
+    offsets, items = np.array([0, 2, 2, 3]), np.array([2, 5, 0], np.int32)
+    lists = Ease(weights, order, popularity).lists(offsets, items, 4, repeats=repeats)
+    for own, row in zip(seen, lists.tolist(), strict=True):
+        scores = {
+            item: sum(weights[i, item] for i in own) + popularity[item]
+            for item in range(ITEMS)
+            if repeats or item not in own
+        }
+        assert row == (sorted(scores, key=lambda item: -scores[item])[:4] if own else order[:4].tolist())
+
+
+@given(
+    histories=st.lists(st.lists(st.integers(0, 6), max_size=9), min_size=1, max_size=4),
+    order=st.permutations(range(7)),
+    k=st.integers(1, 9),
+)
+def test_favourites_are_by_events_then_by_age_then_popular(
+    histories: list[list[int]], order: list[int], k: int
+) -> None:
+    offsets = np.cumsum([0, *map(len, histories)])
+    items = np.array([item for own in histories for item in own], np.int32)
+    fitted = Favourites(np.array(order, np.int32))
+    again = fitted.lists(offsets, items, k, repeats=True).tolist()
+    once = fitted.lists(offsets, items, k).tolist()
+    for own, repeated, unseen in zip(histories, again, once, strict=True):
+        best = sorted(set(own), key=lambda item: (-own.count(item), own[::-1].index(item)))
+        rest = [item for item in order if item not in own]
+        assert repeated == ([*best, *rest] + [-1] * k)[:k]
+        assert unseen == (rest + [-1] * k)[:k]
 
 
 def test_too_large_is_what_the_limits_say(monkeypatch: pytest.MonkeyPatch) -> None:

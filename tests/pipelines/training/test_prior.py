@@ -23,6 +23,7 @@ from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
 from pipelines.training.prior import chosen_on_validation
+from pipelines.training.stage import stages
 from pipelines.training.validation import validation
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import DIGEST, json_digest
@@ -96,7 +97,12 @@ def test_without_a_prior_the_validation_of_new_users_is_that_of_the_popular_item
 def test_a_refit_for_timed_events_alone_trains_twice_where_there_are_times(world: Path) -> None:
     config = recipe()
     config = config.model_copy(update={"data": config.data.model_copy(update={"refit": "timed"})})
-    assert check_recipe(config, Dataset.open(world / "dataset")).data.refit is True
+    data = Dataset.open(world / "dataset")
+    checked = check_recipe(config, data)
+    assert checked.data.refit is True
+    assert [each.splits for each in stages(checked, data)] == [("train",), ("train", "valid")]
+    at_once = parse_config({"data": {"refit": "timed"}, "train": {"epochs": 3, "choose_epoch": False}})
+    assert [each.splits for each in stages(check_recipe(at_once, data), data)] == [("train", "valid")]
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -472,5 +473,26 @@ def test_what_live_items_or_segments_make_slow_is_not_answered_on_the_event_loop
     assert not routes._is_fast(recaller, user)
     live.apply([Change("one more", None)])
     assert routes._is_fast(recaller, user)
-    live.apply([Change("i1", None)])
+    monkeypatch.setattr(routes, "SMALLEST_K", 2)
+    live.apply([Change("i1", None), Change("i2", None)])
+    assert routes._is_fast(recaller, user)
+    live.apply([Change("i3", None)])
     assert not routes._is_fast(recaller, user)
+
+
+def test_a_deleted_item_turns_no_search_on_the_event_loop_into_a_scan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_world(tmp_path / "bundle")
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller = Recaller(bundle, Mock())
+    monkeypatch.setattr(routes, "INLINE_NUMBERS", 0)
+    user = RecallQuery(user_id="u5")
+    assert routes._is_fast(recaller, user)
+    recaller.catalogue.live.apply([Change("i1", None)])
+    assert not routes._is_fast(recaller, user)  # so few items are scanned
+    asked = list[tuple[int, int, int, int]]()
+    monkeypatch.setattr(routes, "scans", lambda *words: bool(asked.append(words)))
+    assert routes._is_fast(recaller, user)
+    seen = len(bundle.seen(bundle.query_rows["u5"]))
+    assert asked == [(ITEMS, ITEMS - 1, user.k, seen)]

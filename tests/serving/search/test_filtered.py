@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.search.exact import ExactIndex
-from serving.search.filtered import search_filtered
+from serving.search.filtered import scans, search_filtered
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
 from serving.telemetry import metrics
@@ -267,3 +267,20 @@ def test_what_an_approximate_index_gives_a_query_does_not_depend_on_its_batch() 
 
 def agreement(wanted: np.ndarray, found: np.ndarray) -> float:
     return float(np.mean([len(set(a) & set(b)) / len(a) for a, b in zip(wanted.tolist(), found.tolist(), strict=True)]))
+
+
+@pytest.mark.parametrize(
+    ("items", "k", "excluded", "scanned"),
+    [
+        # 0.08 N against four times what is fetched: 101; 101 + 2,048; 101 + 1,024; 501 of 50,000 and of 20,000.
+        (100_000, 20, 0, False),
+        (100_000, 20, 1_100, True),
+        (100_000, 20, 1_024, False),
+        (50_000, 500, 0, False),
+        (20_000, 500, 0, True),
+    ],
+)
+def test_long_exclusions_and_lists_make_a_scan_of_a_search_behind_a_filter(
+    items: int, k: int, excluded: int, scanned: bool
+) -> None:
+    assert scans(items, items - 1, k, excluded) == scanned

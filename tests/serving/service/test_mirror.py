@@ -1,5 +1,6 @@
 """Local copies of a store's bundles: whole and verified or not there, nothing read twice, faults told and repaired."""
 
+import fcntl
 import json
 import os
 import shutil
@@ -16,7 +17,7 @@ from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
 from serving.service import fetch
-from serving.service.mirror import Mirror
+from serving.service.mirror import LOCK, Mirror
 from serving.service.store import Store, StoreError
 from serving.settings import Settings
 from tests.support.worlds.serving import write_world
@@ -317,6 +318,37 @@ def test_without_copies_the_newest_whole_bundle_of_the_store_is_the_first(tmp_pa
     shop.remove(f"a/{VECTORS}")
     with pytest.raises(BundleError, match=rf"{URL}/c/manifest.json: missing; .*{URL}/a/{VECTORS}: missing"):
         Mirror(URL, tmp_path / "another").follow_first(again=True)
+
+
+def test_a_worker_that_starts_does_not_wait_for_the_look_of_another(
+    mirror: Mirror, shop: Shop, read: list[str]
+) -> None:
+    shop.put("b")
+    shop.activate("b", "a")
+    started = Mirror(URL, mirror.root)
+    with (mirror.root / LOCK).open("ab") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        started.follow_first(again=False)
+        assert (active(started), started.refused, read) == ("a", {}, [])
+    started.follow_first(again=False)
+    assert (active(started), started.refused) == ("b", {})
+
+
+def test_what_is_rolled_back_while_it_is_copied_does_not_answer(
+    mirror: Mirror, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.put("b")
+    shop.activate("b", "a")
+    blocks = Store.blocks
+
+    def rolled_back(store: Store, name: str) -> Iterator[bytes]:
+        shop.activate("a")
+        return blocks(store, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "blocks", rolled_back)
+        mirror.follow(again=False, answering=["a"])
+    assert (active(mirror), mirror.refused) == ("a", {})
 
 
 def test_without_a_store_the_copies_answer(mirror: Mirror, shop: Shop) -> None:

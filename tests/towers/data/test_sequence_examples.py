@@ -205,6 +205,20 @@ def test_histories_of_users_keep_the_last_known_items_and_the_gaps_between_them(
     assert part.tolist() == got[2:].tolist()
 
 
+def test_gaps_are_between_whole_seconds_as_in_a_request() -> None:
+    # Of 0.9 and 1.1 seconds a request knows 0 and 1: a gap of one second, bucket 2.
+    times = np.array([9, 11], np.int64)
+    assert gap_buckets(times // 10)[1:].tolist() == [2]
+    events = Events(np.zeros(2, np.int32), np.arange(2, dtype=np.int32), np.array([0, 2]), times, np.array([0, 1]))
+    tables = tables_of(3)
+    served = tables.of_users(np.zeros(1, np.int32), events.offsets, events.item, times)["s"]
+    assert served[0, 1:].tolist() == [[1, 0], [2, 2]]
+    three = Events(
+        np.zeros(3, np.int32), np.arange(3, dtype=np.int32), np.array([0, 3]), np.append(times, 40), np.array([0, 1, 2])
+    )
+    assert seen_by(examples_of(three, 3, alone=True), np.array([2])) == [[[1, 0], [2, 2]]]
+
+
 def test_untimed_events_have_no_order() -> None:
     events = Events(np.zeros(2, np.int32), np.zeros(2, np.int32), np.array([0, 2]))
     with pytest.raises(ValueError, match="needs timed events"):

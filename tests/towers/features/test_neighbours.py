@@ -21,6 +21,7 @@ from towers.config.features import COMPANIONS, IdFeature, NeighboursFeature
 from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 from towers.data.bags import distinct_bag
+from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, HistoryTable
 from towers.errors import ConfigError
 from towers.features.cooccurrence import Companions
@@ -196,6 +197,29 @@ def test_a_mask_takes_whole_examples_of_a_bag() -> None:
     gone = ~masked.any(axis=1)
     np.testing.assert_array_equal(masked[~gone], whole[~gone])
     assert 0.4 < gone[some].mean() < 0.6
+
+
+@pytest.mark.parametrize("timed", [True, False])
+def test_of_too_many_users_an_item_keeps_the_latest_to_take_it(timed: bool) -> None:
+    # Items 0 and 1, taken by users 0 to 2 and 0 to 1; user 0 takes item 0 last.
+    events = Events(
+        np.array([0, 0, 1, 1, 2], np.int32),
+        np.array([1, 0, 0, 1, 0], np.int32),
+        np.array([0, 2, 4, 5]),
+        np.array([3, 9, 1, 4, 2]) if timed else None,
+    )
+    specs = [FeatureSpec(name, IdFeature(kind="id"), size=3, table=name) for name in ("user_id", "item_id")]
+    audience = FeatureSpec("audience", NeighboursFeature(kind="neighbours", max_length=2), size=3, table="user_id")
+    towers = TwoTower(specs[:1], [specs[1], audience], parse_config({"model": {"dimension": 3}}))
+    tables = FeatureTables(
+        {}, {"item_id": np.arange(2), "audience": np.arange(2)}, audiences={"audience": np.arange(1, 4, dtype=np.int32)}
+    )
+    connect_graphs(towers, tables, [events.between(0, 3)])
+    (graph,) = [each for each in towers.candidate_tower.encoders if isinstance(each, GraphEncoder)]
+    # By time users 1, 2, 0 took item 0; without times the last ones in the files count.
+    degree = {0: 2, 1: 1, 2: 1} if timed else {0: 1, 1: 2, 2: 1}
+    expected = [0.0, *(1 / np.sqrt(degree[user]) for user in range(3))]
+    np.testing.assert_allclose(graph.weight.numpy()[:4], expected, rtol=1e-6)
 
 
 def graph_task(tmp_path: Path) -> tuple[Trainer, TwoTower]:

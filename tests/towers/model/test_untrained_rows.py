@@ -1,5 +1,7 @@
 """Only rows that a training example reads may differ from zero, of each feature by its own values."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -11,9 +13,10 @@ from towers.data.bags import MISSING
 from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, HistoryTable
 from towers.data.history import history_ends
+from towers.data.impressions import Impressions
 from towers.features.encoder import FeatureSpec
 from towers.model.two_tower import TwoTower
-from towers.model.untrained_rows import zero_untrained_rows
+from towers.model.untrained_rows import scored_items, zero_untrained_rows
 
 
 def test_each_context_feature_keeps_the_rows_that_its_own_values_read() -> None:
@@ -91,3 +94,38 @@ def test_a_history_reads_what_the_examples_see(
     zero_untrained_rows(towers, tables, events, positives)
     table = towers.query_tower.encoders[0].table.numpy()
     assert set(np.flatnonzero(table.any(axis=1)).tolist()) == seen
+
+
+DRAWN = {"name": "unigram", "negatives": 8}
+EVERY = {"name": "uniform", "negatives": 8}
+
+
+@pytest.mark.parametrize(
+    ("sections", "expected"),
+    [
+        ({}, [1]),
+        ({"sampler": EVERY}, None),
+        ({"sampler": DRAWN}, [1]),
+        ({"sampler": DRAWN | {"power": 0.0}}, None),
+        ({"sampler": {"name": "mixed", "parts": [{"name": "in_batch"}, DRAWN]}}, [1]),
+        ({"sampler": {"name": "mixed", "parts": [{"name": "in_batch"}, EVERY]}}, None),
+        ({"loss": {"name": "bce"}}, [1]),
+        ({"loss": {"name": "full_softmax"}}, None),
+        ({"contrast": {"weight": 0.1}}, [0, 1]),
+        ({"loss": {"name": "sampled_softmax", "impressions": 2}}, [1, 3]),
+        ({"contrast": {"weight": 0.1}, "loss": {"name": "sampled_softmax", "impressions": 2}}, [0, 1, 3]),
+    ],
+)
+def test_where_first_events_are_no_examples_only_what_an_example_scores_is_learnt(
+    sections: dict[str, Any], expected: list[int] | None
+) -> None:
+    # Item 1 is the only example, after item 0. Items 2 and 3 are taken by users of one event; 3 and 4 are shown.
+    events = Events(np.array([0, 0, 1, 2], np.int32), np.arange(4, dtype=np.int32), np.array([0, 2, 3, 4]))
+    shown = np.array([3, 4], np.int32)
+    impressions = Impressions(shown, np.zeros(2, np.int64), np.zeros(4, np.int64), np.full(4, 2), True, 2)
+    config = parse_config(sections)
+    counts = np.array([0, 1, 0, 0, 0])
+    wanted = impressions if "impressions" in sections.get("loss", {}) else None
+    scored = scored_items(config, events, counts, wanted)
+    assert (None if scored is None else np.flatnonzero(scored).tolist()) == expected
+    assert scored_items(config, events, None, wanted) is None

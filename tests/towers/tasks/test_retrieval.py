@@ -39,13 +39,14 @@ def cosines(task: Retrieval, batch: Batch, items: np.ndarray) -> np.ndarray:
     return (user / np.linalg.norm(user, axis=1, keepdims=True)) @ (item / np.linalg.norm(item, axis=1, keepdims=True)).T
 
 
-def test_in_batch_softmax_is_the_loop_over_its_formula() -> None:
+@pytest.mark.parametrize("unit", [1.0, 1e-20])
+def test_in_batch_softmax_is_the_loop_over_its_formula(unit: float) -> None:
     task, batch = built(model={"temperature": 0.3}, loss={"correction": 0.7})
     item = batch.item.numpy()[:, 0]
     logits = cosines(task, batch, item) / 0.3
     counts = np.bincount(item_counts(task), minlength=task.count)
     corrected = logits - 0.7 * np.log(len(item) * counts[item] / counts.sum())
-    weight = np.linspace(0, 2, len(item))
+    weight = unit * np.linspace(0, 2, len(item))
     losses = []
     for b in range(len(item)):
         total = np.exp(corrected[b, b]) + sum(np.exp(corrected[b, j]) for j in range(len(item)) if item[j] != item[b])

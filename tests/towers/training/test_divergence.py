@@ -150,6 +150,16 @@ def test_what_counts_as_exploded(losses: list[float], bad: int | None) -> None:
         assert (off.look(Progress()) is None) == math.isfinite(losses[bad])
 
 
+def test_the_loss_before_is_told_though_it_was_read_with_an_earlier_look() -> None:
+    watch, progress = LossWatch(None), Progress()
+    for step, loss in enumerate([2.0, 1.5]):
+        watch.add(step, tf.constant(loss))
+    assert watch.look(progress) is None
+    watch.add(2, tf.constant(math.nan))
+    bad = watch.look(progress)
+    assert bad is not None and (bad.step, bad.before) == (2, 1.5)
+
+
 def test_weights_that_a_step_with_a_good_loss_spoilt_are_not_saved(tmp_path: Path) -> None:
     built = trainer(tmp_path, train={"epochs": 3})
     real, calls = built._step, 0
