@@ -35,7 +35,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.evaluation.report_table import TITLES
 from pipelines.rankers.baselines import baselines_of
 from pipelines.rankers.evaluate import Ranker
-from pipelines.rankers.ranker import EASE, EXACT, KNN, KNOWN, POPULARITY, RECENT, USERS_ALIKE
+from pipelines.rankers.ranker import EASE, EASE_RECENT, EXACT, KNN, KNOWN, POPULARITY, RECENT, USERS_ALIKE
 
 RECIPE = ROOT / "towers" / "recipes" / "ml-100k.toml"
 KS = (10, 50)
@@ -66,7 +66,7 @@ VARIANTS: dict[str, tuple[tuple[str, ...], dict[str, Any]]] = {
 }
 STEPS = (("ids", "history"), ("history", USERS), ("ids", USERS), (USERS, ITEMS), (USERS, WHOLE))
 BALANCED = "balanced popularity"  # what the results call `USERS_ALIKE`
-BASELINES = (POPULARITY, BALANCED, RECENT, KNN, EASE)
+BASELINES = (POPULARITY, BALANCED, RECENT, KNN, EASE, EASE_RECENT)
 # The variants that are to be ahead of every baseline, and their names in a goal.
 AHEAD = {WHOLE: "recipe", USERS: "user features without prior"}
 # What is studied are features: nothing but them tells what is in fashion. The recipe as it is does without these two.
