@@ -2,7 +2,7 @@
 
 In: the folder with the data, a working directory. Out: benchmarks/quality/results/ml_100k_rolling.json; 1 where a claim
     fails. Goals, which may be missed: over all users, at 10 and at 50, the recipe with its prior and the variant `user
-    features`, which has none, are ahead of each baseline of `towers report` by the whole interval.
+    features`, which has none, are ahead of six baselines of `towers report`, each by the whole interval.
 
 At each cut-off the data set holds the events up to a tenth of all events after it: those are the test, the tenth
 before it is validation, and `towers train` refits on both for the epochs that validation chose. What is measured are

@@ -79,7 +79,7 @@ def test_a_variant_has_its_features_its_own_settings_and_everything_else_of_the_
 
 
 def test_a_goal_is_reached_where_the_whole_interval_is_above_0_for_all_users() -> None:
-    baselines = ("popularity", "balanced popularity", "popularity_recent", "item_knn", "ease")
+    baselines = ("popularity", "balanced popularity", "popularity_recent", "item_knn", "ease", "ease_recent")
     variants = ("user features", "recipe")
 
     def lows(value: float) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def test_a_goal_is_reached_where_the_whole_interval_is_above_0_for_all_users() -
     figures["all"]["recall@50"]["user features minus popularity_recent"]["low"] = 0.0
     figures["cold"]["recall@50"]["recipe minus item_knn"]["low"] = -1.0
     goals = study.goals_of(figures)
-    assert len(goals) == 2 * 2 * 5
+    assert len(goals) == 2 * 2 * 6
     assert {goal for goal, reached in goals.items() if not reached} == {
         "recall@10, all users: recipe above EASE",
         "recall@50, all users: user features without prior above recent popularity",
@@ -98,7 +98,7 @@ def test_a_goal_is_reached_where_the_whole_interval_is_above_0_for_all_users() -
 
 
 def test_the_row_of_a_variant_has_its_difference_from_every_baseline() -> None:
-    names = ("popularity", "balanced popularity", "popularity_recent", "item_knn", "ease")
+    names = ("popularity", "balanced popularity", "popularity_recent", "item_knn", "ease", "ease_recent")
     steps = ("history minus ids", "user features minus history", "user features minus ids")
     figure = {name: {"value": 0.25} for name in ("ids", "history", "user features", "recipe", "balanced popularity")}
     for place, name in enumerate(names):
@@ -112,7 +112,7 @@ def test_the_row_of_a_variant_has_its_difference_from_every_baseline() -> None:
     assert told["… five cut-offs in time, all users, the recipe with its prior: recall@10; less each baseline's"] == (
         "0.2500; popularity 0.0000 (-0.0500 to 0.0500), popularity that counts users alike 0.1000 (0.0500 to 0.1500), "
         "recent popularity 0.2000 (0.1500 to 0.2500), item-kNN 0.3000 (0.2500 to 0.3500), EASE 0.4000 (0.3500 to "
-        "0.4500); EASE with recent popularity, a baseline since, has 0.1041 (no result kept)"
+        "0.4500), EASE with recent popularity 0.5000 (0.4500 to 0.5500)"
     )
     alone = "… five cut-offs in time, all users, user features, without the recipe's prior: recall@50; less each "
     assert told[f"{alone}baseline's"].startswith("0.2500; popularity -1.0000 (-2.0000 to 0.0000), ")
@@ -138,7 +138,7 @@ def test_a_cut_off_holds_a_tenth_of_the_events_after_it_and_nothing_later(tmp_pa
     assert int(np.max(time)) <= 599
     # What is asked beside the model are the baselines of a report, as it fits them.
     made, held = study.baselines(dataset, 5), heldout(dataset, "test")
-    assert list(made) == ["popularity", "balanced popularity", "popularity_recent", "item_knn", "ease"]
+    assert list(made) == ["popularity", "balanced popularity", "popularity_recent", "item_knn", "ease", "ease_recent"]
     reported = baselines_of(dataset, ("train", "valid"), 5).rankers
     for name in made:
         wanted = reported["popularity_users" if name == "balanced popularity" else name]
