@@ -49,15 +49,16 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
         name = checked_name(bundle.name if name is None else name)
     except ValueError as error:
         raise BundleError(str(error)) from None
-    store, manifest = Store(url), read_manifest(bundle)
-    content = (bundle / MANIFEST).read_bytes()
+    store, fresh = Store(url), True
+    read_manifest(bundle)
     with suppress(MissingError):
-        if store.read(f"{name}/{MANIFEST}") != content:
+        if store.read(f"{name}/{MANIFEST}") != (bundle / MANIFEST).read_bytes():
             raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")
-    fresh = not store.objects(name)
+        fresh = False
     with gate(Versions(bundle.parent), bundle.name, PUBLISH, override) as write_down:
         phases(PUBLISH, VERIFY, PROBE, UPLOAD)
         (opened,) = verify(bundle)
+        manifest, content = opened.manifest, (bundle / MANIFEST).read_bytes()
         probed(bundle)
         write_down()
         try:
@@ -70,14 +71,22 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
                     store.put(bundle / file, f"{name}/{file}")
                     advance(info.bytes / 1e6)
             refuse_changed(opened)
-        except BundleError:
-            if fresh:  # nothing of a bundle that is gone stays there
-                with suppress(StoreError):
-                    store.remove(name)
+        except BundleError as error:
+            if fresh and not isinstance(error, StoreError):
+                _clear(store, name)
             raise
         store.write(f"{name}/{MANIFEST}", content)
     say(f"published: {described(name, manifest)} in {store.url}")
     return name
+
+
+def _clear(store: Store, name: str) -> None:
+    """Removes what was uploaded of a bundle that is gone, unless another command has completed it meanwhile."""
+    with suppress(StoreError):
+        try:
+            store.read(f"{name}/{MANIFEST}")
+        except MissingError:
+            store.remove(name)
 
 
 def holds(url: str, bundle: Path) -> bool:

@@ -28,7 +28,7 @@ METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
-VERSION = 5  # of the search: a new version makes every data set be searched again
+VERSION = 6  # of the search: a new version makes every data set be searched again
 # Used without validation events; the strongest is then the first name below that was not left out.
 DEFAULT_DAYS = 60
 DEFAULT_ORDER = (EASE, KNN, ORDERED, RECENT, POPULARITY)
@@ -48,7 +48,7 @@ ORDERED_LADDERS: Mapping[str, Sequence[Any]] = {
     "half_life": (0.5, 1.0, 2.0, 5.0),
 }
 EASE_LADDER = (10.0, 30.0, 100.0, 300.0, 1_000.0, 3_000.0)
-RECENT_LADDER, RECENT_START = (0.003, 0.01, 0.03, 0.1, 0.3), 0.03  # weights of popularity in the scores of EASE
+RECENT_LADDER, RECENT_START = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0), 0.1  # weights of popularity in EASE's scores
 # Neighbours of all items in total, so that the search holds at most 400 MB per count.
 MOST_NEIGHBOURS = 50_000_000
 

@@ -106,6 +106,8 @@ def scans(items: int, passing: int, k: int, excluded: int) -> bool:
         k: how many are wanted.
         excluded: how many are excluded for the query; rounded up to a power of two.
     """
+    if not passing:
+        return True
     extra = 1 << (excluded - 1).bit_length() if excluded else 0
     fetched = _fetched(items, passing, max(k, SMALLEST_K) + extra)
     return min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched

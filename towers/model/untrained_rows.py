@@ -71,7 +71,7 @@ def zero_untrained_rows(
 def scored_items(
     config: Config, events: Events, counts: Int64s | None, impressions: Impressions | None
 ) -> NDArray[np.bool_] | None:
-    """[items] which items of the training events some example scores; None for all of them.
+    """[items] which items of the training events some example may score; None for all of them.
 
     Args:
         config: the recipe.

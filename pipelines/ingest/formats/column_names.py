@@ -134,9 +134,13 @@ def id_columns(wanted: Columns, columns: Iterable[str], *, events: bool) -> set[
 
 
 def attribute_id_columns(wanted: Columns, columns: Collection[str]) -> set[str]:
-    """The columns of a table of attributes that may be its ids: one called ``id`` only if there is no other."""
-    others = [column for column in columns if plain_name(column) != "id"]
-    return id_columns(wanted, others, events=False) or id_columns(wanted, columns, events=False)
+    """The columns of a table of attributes that may be its ids: one called ``id`` only if there is no other.
+
+    One called ``_id``, as databases add it, is never taken for them.
+    """
+    named = [column for column in columns if plain_name(column) != "id" or column.lower() == "id"]
+    others = [column for column in named if column.lower() != "id"]
+    return id_columns(wanted, others, events=False) or id_columns(wanted, named, events=False)
 
 
 def role_columns(wanted: Columns, columns: Iterable[str]) -> set[str]:

@@ -94,6 +94,9 @@ def csv_table(
     return Table(path, names, max(text.lines - first + 1, 0), read, kinds=kinds or {}, separators=separators or {})
 
 
+ENDS = "\r\n"
+
+
 @dataclass(frozen=True)
 class _Layout:
     path: Path
@@ -141,15 +144,14 @@ class _Layout:
     def _records(self) -> Iterator[tuple[int, int, list[str]]]:
         """Yields each record's number from 1 (including any header), its number of lines and its values."""
         with self.path.open(encoding="utf-8-sig", errors="replace", newline="\n") as handle:
-            reader = records(handle, self.separator, self.quote, strict=False)
+            # Python's reader refuses a carriage return in a value without quotes, polars does not.
+            lines = (f"{each.rstrip(ENDS)}\n".replace("\r", " ") for each in handle)
+            reader = records(lines, self.separator, self.quote, strict=False)
             csv.field_size_limit(sys.maxsize)
             line = 0
-            try:
-                for record, values in enumerate(reader, start=1):
-                    yield record, reader.line_num - line, values
-                    line = reader.line_num
-            except csv.Error as error:
-                raise DataError(f"{self.path}, row {line + 1}: not valid CSV: {error}") from None
+            for record, values in enumerate(reader, start=1):
+                yield record, reader.line_num - line, values
+                line = reader.line_num
 
 
 def _watched(layout: _Layout, batches: Iterator[pl.DataFrame]) -> Iterator[pl.DataFrame]:
@@ -218,7 +220,8 @@ def _python_csv(layout: _Layout, rejects: Rejects, done: int) -> Iterator[pl.Dat
         except csv.Error as error:
             # An unclosed quote swallows line after line, until the reader notices it at the next quote or the end.
             swallowed = "a quote of the record that begins here is not closed: " if reader.line_num > ended + 1 else ""
-            raise DataError(f"{layout.path}, row {ended + 1}: not valid CSV: {swallowed}{error}") from None
+            why = "a carriage return in a value without quotes" if "new-line character" in str(error) else error
+            raise DataError(f"{layout.path}, row {ended + 1}: not valid CSV: {swallowed}{why}") from None
     yield pl.concat([*parts, _frame(layout.names, rows, numbers)])
 
 

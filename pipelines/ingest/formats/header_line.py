@@ -1,9 +1,10 @@
 """Reads the names of the columns of delimited text, and what separates its values, from its first lines."""
 
 import csv
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
 
 from pipelines.errors import DataError
 
@@ -45,7 +46,7 @@ def header_names(path: Path, separator: str, quote: str | None, *, line: int = 1
     return names
 
 
-def records(handle: TextIO, separator: str, quote: str | None, *, strict: bool = True) -> "Records":
+def records(handle: Iterable[str], separator: str, quote: str | None, *, strict: bool = True) -> "Records":
     """Python's reader of the rows of delimited text."""
     if quote is None:
         return csv.reader(handle, delimiter=separator, quoting=csv.QUOTE_NONE)

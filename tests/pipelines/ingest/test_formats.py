@@ -420,6 +420,12 @@ def test_an_id_of_the_database_beside_those_of_the_events_is_left_unread(
     data = opened(tmp_path, tmp_path / "e.jsonl", items=tmp_path / "i.jsonl")
     assert pairs(data) == sorted(row[:2] for row in ROWS) and data.manifest.item_columns == {"title": "string"}
     assert capsys.readouterr().err.count("not read, because they hold objects: _id\n") == 2
+    for name in ("id", "isbn"):
+        items = [key | {name: row["item_id"], "title": row["title"]} for row in items]
+        (tmp_path / "i.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in items))
+        items = [key | {"item_id": row[name], "title": row["title"]} for row in items]
+        data = opened(tmp_path, tmp_path / "e.jsonl", items=tmp_path / "i.jsonl")
+        assert data.manifest.item_columns == {"title": "string"}
 
 
 def test_json_objects_for_the_ids_of_items_are_refused(tmp_path: Path) -> None:
@@ -497,7 +503,13 @@ def test_a_lone_carriage_return_ends_no_row(tmp_path: Path) -> None:
     assert (titles["10"], titles["20"], titles["30"], data.manifest.items) == ('5" nail', "one\rtwo", "three", 3)
     lines[2] = "20,one\rtwo"
     (tmp_path / "items.csv").write_text("\n".join(lines) + "\n", newline="")
-    with pytest.raises(DataError, match=r"items\.csv, row 3: not valid CSV: new-line character seen in unquoted field"):
+    # Where the fast reader reads it, rows keep their numbers.
+    (tmp_path / "plain.csv").write_text('item_id,title\n10,"a, b"\n20,one\rtwo\n\n30,three\n,x\n', newline="")
+    with pytest.raises(DataError, match=r"plain\.csv, row 6, column 'item_id': no id"):
+        opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "plain.csv")
+    with pytest.raises(
+        DataError, match=r"items\.csv, row 3: not valid CSV: a carriage return in a value without quotes"
+    ):
         opened(tmp_path, tmp_path / "e.csv", items=tmp_path / "items.csv")
 
 

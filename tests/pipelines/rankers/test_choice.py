@@ -164,7 +164,7 @@ def test_other_test_events_change_no_choice(data: Dataset, tmp_path: Path) -> No
 def test_without_validation_events_fixed_settings_are_taken(tmp_path: Path) -> None:
     chosen = choose(fashion(tmp_path / "world", valid_share=0.0))
     assert (chosen.recent, chosen.item_knn, chosen.ease) == (Counting(60), KnnSettings(), EaseSettings())
-    assert chosen.ease_recent == EaseSettings(fallback=Counting(60), popularity=0.03)
+    assert chosen.ease_recent == EaseSettings(fallback=Counting(60), popularity=0.1)
     assert (chosen.validation, chosen.users) == ({}, 0)
     assert chosen.strongest == "ease"
     assert dataclasses.replace(chosen, left_out={"ease": "too many items"}).strongest == "item_knn"
