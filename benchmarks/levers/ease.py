@@ -120,7 +120,7 @@ def trained(dataset: Dataset, folder: Path, start: Pair | None) -> Trained:
         half = np.sqrt(np.linalg.norm(start[0], axis=0))
         place(towers.query_tower.encoders[0].table, tables.users["user_id"], start[0] / half)
         place(towers.candidate_tower.encoders[0].table, tables.items["item_id"], start[1] * half)
-    summary = fit("train", trainer, min(config.train.batch_size, training.examples))
+    summary = fit("train", trainer, training.examples)
     ranking = Ranking.of(check, towers)
     vectors = scaled(ranking.vectors, float(towers.candidate_tower.norm_exponent.numpy()))
     assert summary.best_metric is not None and len(vectors) == dataset.manifest.items

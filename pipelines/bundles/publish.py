@@ -50,7 +50,7 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
     except ValueError as error:
         raise BundleError(str(error)) from None
     store, fresh = Store(url), True
-    read_manifest(bundle)
+    read_manifest(bundle)  # before the store is asked: it may be no bundle
     with suppress(MissingError):
         if store.read(f"{name}/{MANIFEST}") != (bundle / MANIFEST).read_bytes():
             raise BundleError(f"{store.place(name)}: another bundle has this name; give a new one: --name")

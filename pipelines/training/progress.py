@@ -12,18 +12,18 @@ from towers.training.trainer import Trainer
 CHOSEN_BY = "mean with and without the prior"  # what chooses the epoch where that is not the metric
 
 
-def fit(name: str, trainer: Trainer, size: int) -> Summary:
+def fit(name: str, trainer: Trainer, examples: int) -> Summary:
     """Trains to the end.
 
     Args:
         name: of the phase.
         trainer: of its steps.
-        size: examples of a step.
+        examples: how many there are, perhaps fewer than a batch has.
 
     Raises:
         DivergedError: the training diverged; the message begins with `name`.
     """
-    config = trainer.config
+    config, size = trainer.config, min(trainer.config.batch_size, examples)
     steps = trainer.examples.steps * config.epochs
     # A resumed run counts only the steps left, so the rate shown is this process's own.
     before = trainer.done

@@ -103,8 +103,7 @@ def run_stage(
         directory.mkdir(exist_ok=True)
         with progress(features_of(stage.name), total=feature_count(config), unit="features") as advance:
             training, trainer = build_trainer(config, data, stage, directory, work, advance, warm, replicas, teachers)
-        size = min(config.train.batch_size, training.examples)
-        summary, towers = fit(stage.name, trainer, size), training.task.towers
+        summary, towers = fit(stage.name, trainer, training.examples), training.task.towers
         if isinstance(training.validation, Validation) and training.users is not None:
             values = training.validation.values(towers)
             pl.DataFrame({"user": training.users, config.train.metric: values}).write_parquet(work / VALIDATION)

@@ -38,7 +38,7 @@ from serving.http.responses import Added, Reloaded, Written, answer_bytes, answe
 from serving.recall.query import EVERYTHING, Recalled, RecallQuery
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
-from serving.search.filtered import OVERFETCH_LIMIT, SMALLEST_K, scans
+from serving.search.filtered import OVERFETCH_LIMIT, SMALLEST_K, to_fetch
 from serving.service.service import Service, service_of
 from serving.telemetry import metrics
 
@@ -241,4 +241,4 @@ def _is_fast(recaller: Recaller, query: RecallQuery) -> bool:
     if excluded > OVERFETCH_LIMIT:
         return False
     items, buried = len(bundle.item_vectors), len(view.buried)
-    return not buried or not scans(items, items - buried, query.k, excluded)
+    return not buried or to_fetch(items, items - buried, query.k, excluded) is not None

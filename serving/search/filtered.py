@@ -73,9 +73,9 @@ def search_filtered(
     enough = math.floor(least * (1 + RESERVE * (MARGIN - 1) * (1 - passing / items)))
     asking = missing & (lengths <= OVERFETCH_LIMIT) & (index is not exact)
     for its_extra in np.unique(extra[asking]).tolist():
-        if scans(items, passing, k, its_extra):
+        fetched = to_fetch(items, passing, k, its_extra)
+        if fetched is None:
             continue
-        fetched = _fetched(items, passing, least + its_extra)
         alike = np.flatnonzero(asking & (extra == its_extra)).tolist()
         for query, its_rows, its_scores in _search(index, queries, alike, fetched):
             metrics.fetched([fetched - k])
@@ -97,22 +97,6 @@ def search_filtered(
     return rows, scores
 
 
-def scans(items: int, passing: int, k: int, excluded: int) -> bool:
-    """Whether a search for k of the items that pass a filter scans them at once, as cheaper than to ask the index.
-
-    Args:
-        items: how many there are.
-        passing: how many of them pass.
-        k: how many are wanted.
-        excluded: how many are excluded for the query; rounded up to a power of two.
-    """
-    if not passing:
-        return True
-    extra = 1 << (excluded - 1).bit_length() if excluded else 0
-    fetched = _fetched(items, passing, max(k, SMALLEST_K) + extra)
-    return min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched
-
-
 def _search_all(
     index: Index, exact: ExactIndex, queries: Floats, k: int, excluded: Sequence[Rows]
 ) -> tuple[Rows, Floats]:
@@ -131,11 +115,22 @@ def _search_all(
     return rows, scores
 
 
-def _fetched(items: int, passing: int, k: int) -> int:
-    """How many of `items` to ask the index for, if `passing` pass and k of those are wanted."""
-    lost = math.ceil(k * MARGIN * (items / passing - 1))
+def to_fetch(items: int, passing: int, k: int, excluded: int) -> int | None:
+    """How many items to ask the index for behind a filter; None where a scan of those that pass is cheaper.
+
+    Args:
+        items: how many there are.
+        passing: how many of them pass.
+        k: how many are wanted.
+        excluded: how many are excluded for the query; rounded up to a power of two.
+    """
+    if not passing:
+        return None
+    wanted = max(k, SMALLEST_K) + (1 << (excluded - 1).bit_length() if excluded else 0)
+    lost = math.ceil(wanted * MARGIN * (items / passing - 1))
     # The few items that do not pass, such as deleted ones, may all be among the first: allow for up to k of them.
-    return min(items, k + max(lost, min(k, items - passing)))
+    fetched = min(items, wanted + max(lost, min(wanted, items - passing)))
+    return None if min(passing, GATHERED_SHARE * items) <= ROWS_PER_FETCHED * fetched else fetched
 
 
 def _search(index: Index, queries: Floats, some: Sequence[int], fetched: int) -> Iterator[tuple[int, Rows, Floats]]:

@@ -151,7 +151,8 @@ class FeatureTables:
         rows = windows(start, end, known, table)
         gaps = np.full(rows.shape, UNKNOWN_GAP, np.int32)
         if table.time_gaps and times is not None and len(known):
-            since = self.gaps(times[places], np.concatenate([np.zeros(1, np.int64), times[places][:-1]]))
+            taken = times[places]
+            since = self.gaps(taken, np.roll(taken, 1))
             places = end[:, None] + np.arange(-table.length, 0)
             # The oldest item of a history has no gap.
             younger = places > np.maximum(start, end - table.length)[:, None]

@@ -40,9 +40,6 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
     # By user, as in training: of too many neighbours the last ones count.
     order = np.argsort(user, kind="stable")
     user, item = user[order], item[order]
-    times = [part.time for part in parts if part.time is not None]
-    # Those of an item by time, if there is one.
-    by_time = np.argsort(np.concatenate(times)[order], kind="stable") if len(times) == len(parts) else slice(None)
     counted: dict[tuple[str, int | Literal["list"], int], Companions] = {}
 
     def near(table: str, rows: Int32s, window: int | Literal["list"], most: int, key: str) -> Companions:
@@ -66,7 +63,10 @@ def connect_graphs(model: TwoTower, tables: FeatureTables, parts: Sequence[Event
             key = f"features.candidate.{name}.window"
             encoder.connect(near(encoder.spec.table, rows, settings.window, settings.max_length, key), rows)
         else:
-            _connect(encoder, item[by_time], tables.audiences[name][user[by_time]], len(tables.items[name]))
+            times = [part.time for part in parts if part.time is not None]
+            # By time, if there is one: of too many users of an item the latest count.
+            late = np.argsort(np.concatenate(times)[order], kind="stable") if len(times) == len(parts) else slice(None)
+            _connect(encoder, item[late], tables.audiences[name][user[late]], len(tables.items[name]))
 
 
 def _connect(encoder: GraphEncoder, node: Int32s, row: Int32s, count: int, beside: Companions | None = None) -> None:

@@ -23,6 +23,7 @@ from pipelines.ingest.formats.header_line import header_names, likely_separator,
 from pipelines.ingest.formats.rejects import ROW, Rejects
 from pipelines.ingest.formats.table import BATCH_ROWS, Table, TextFile, text_file
 
+ENDS = "\r\n"  # of a line
 PYTHON_ROWS = 20_000  # that are Python's objects at once: many times as large as in a frame
 
 
@@ -92,9 +93,6 @@ def csv_table(
         yield from _python_csv(layout, rejects, done)
 
     return Table(path, names, max(text.lines - first + 1, 0), read, kinds=kinds or {}, separators=separators or {})
-
-
-ENDS = "\r\n"
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import get_args
 from pipelines.console import say
 from pipelines.dataset.arrays import SPLITS
 from pipelines.errors import DataError
-from pipelines.ingest.formats import Format
+from pipelines.ingest.formats import BESIDE, Format
 from pipelines.ingest.formats.benchmark_lists import kind_of_lists
 from pipelines.ingest.formats.copies import Copies, bare_name, copied, packed_otherwise
 from pipelines.ingest.formats.movielens import EVENT_FILES, ITEM_FILES, USER_FILES
@@ -169,7 +169,7 @@ def file_beside(events: Path, files: list[Path], kind: str, what: str) -> Path |
         DataError: there are several.
     """
     if events.is_file():
-        if kind not in ("movielens", "recbole"):
+        if kind not in BESIDE:
             return None
         files = files_of(Path(os.fspath(events)).parent)
     found: list[Path] = []

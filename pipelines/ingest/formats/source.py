@@ -10,6 +10,7 @@ from pipelines.console import say
 from pipelines.dataset.manifest import Kind
 from pipelines.dataset.partition_keys import keys_of
 from pipelines.errors import DataError
+from pipelines.ingest.formats import BESIDE
 from pipelines.ingest.formats.benchmark_lists import (
     lightgcn_table,
     pairs_table,
@@ -93,7 +94,7 @@ def open_source(
         files = files_of(events)
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)
-    if isinstance(events, Copy) and events.is_file() and kind in ("movielens", "recbole") and not (items or users):
+    if isinstance(events, Copy) and events.is_file() and kind in BESIDE and not (items or users):
         say(f"{events}: files of items and users beside it are not read; give its folder, or --items and --users")
     item_file = copies.local(items) if items else file_beside(events, files, kind, "items")
     user_file = copies.local(users) if users else file_beside(events, files, kind, "users")

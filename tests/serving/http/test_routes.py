@@ -492,7 +492,7 @@ def test_a_deleted_item_turns_no_search_on_the_event_loop_into_a_scan(
     recaller.catalogue.live.apply([Change("i1", None)])
     assert not routes._is_fast(recaller, user)  # so few items are scanned
     asked = list[tuple[int, int, int, int]]()
-    monkeypatch.setattr(routes, "scans", lambda *words: bool(asked.append(words)))
+    monkeypatch.setattr(routes, "to_fetch", lambda *words: asked.append(words) or 200)
     assert routes._is_fast(recaller, user)
     seen = len(bundle.seen(bundle.query_rows["u5"]))
     assert asked == [(ITEMS, ITEMS - 1, user.k, seen)]

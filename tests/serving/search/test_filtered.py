@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from serving.search.exact import ExactIndex
-from serving.search.filtered import scans, search_filtered
+from serving.search.filtered import search_filtered, to_fetch
 from serving.search.scann import ScannIndex
 from serving.search.scann_parameters import ScannParameters
 from serving.telemetry import metrics
@@ -270,17 +270,17 @@ def agreement(wanted: np.ndarray, found: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
-    ("items", "k", "excluded", "scanned"),
+    ("items", "k", "excluded", "fetched"),
     [
         # 0.08 N against four times what is fetched: 101; 101 + 2,048; 101 + 1,024; 501 of 50,000 and of 20,000.
-        (100_000, 20, 0, False),
-        (100_000, 20, 1_100, True),
-        (100_000, 20, 1_024, False),
-        (50_000, 500, 0, False),
-        (20_000, 500, 0, True),
+        (100_000, 20, 0, 101),
+        (100_000, 20, 1_100, None),
+        (100_000, 20, 1_024, 1_125),
+        (50_000, 500, 0, 501),
+        (20_000, 500, 0, None),
     ],
 )
 def test_long_exclusions_and_lists_make_a_scan_of_a_search_behind_a_filter(
-    items: int, k: int, excluded: int, scanned: bool
+    items: int, k: int, excluded: int, fetched: int | None
 ) -> None:
-    assert scans(items, items - 1, k, excluded) == scanned
+    assert to_fetch(items, items - 1, k, excluded) == fetched
