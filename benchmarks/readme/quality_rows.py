@@ -246,7 +246,7 @@ ROWS: dict[str, Callable[[Result], Rows]] = {
     "cold_start": cold_start,
     "timed": partial(
         timed,
-        of_search="; the search of then (version 2), not today's (version 11)",
+        of_search="; the search of then (version 2), not today's",
         of_choice="; the baseline with the best NDCG@20 on validation has 0.2970 there, and EASE with recent "
         "popularity, a baseline since, 0.1660 / 0.2671 (no results kept)",
         of_worlds="; of the baselines of then, without EASE with recent popularity",

@@ -1,5 +1,5 @@
 """The finals: trains the best trial and each family's most promising one for longer, and the best two with a rate that
-falls to zero.
+falls to zero; in the time that is left of the budget the next best, too.
 
 A trial's share is too short to show how far a recipe gets. Each training is a trial of one more study in the search's
 file; its plan names the trial whose recipe it trains (`of`), the most that it may cost (`most`), and the epochs over
@@ -13,7 +13,7 @@ from statistics import median
 from optuna.trial import Trial
 
 from pipelines.console import Advance, amount, say
-from pipelines.tuning.search import MOST_EPOCHS, ROOM, Search
+from pipelines.tuning.search import MOST_EPOCHS, ROOM, Search, first_of_families
 from pipelines.tuning.study import PLAN, RUN, Tried, ended, open_study, run_of, waits
 from pipelines.tuning.training import Run, Share
 from pipelines.tuning.traits import Raw
@@ -72,7 +72,7 @@ class Finals:
 
     def _all(self) -> list[Tried]:
         """The candidates and the best trials with their longest runs, and those with a falling rate."""
-        tried, entered = self.search.tried(), (*self.search.candidates(), *self.search.ranked()[:FALLING])
+        tried, entered = self.search.tried(), (*self.search.candidates(), *self.search.ranked()[:MOST_TRAININGS])
         found = {(each.number, 0): each for each in entered}
         for final in self._trained():
             key, run = (final.number, final.falling), final.run
@@ -103,11 +103,16 @@ class Finals:
         """Trains the best from scratch with a rate that falls to zero, if there is time for longer than they took."""
         before = {each.number for each in self._trained() if each.falling}
         constant = sorted((each for each in self._all() if not each.falling), key=lambda each: -each.value)
+        leaders = first_of_families(constant)
         fixed = self.search.fixed.raw.get("train", {}).get("epochs", MOST_EPOCHS)
-        for each in constant[:FALLING]:
+        for place, each in enumerate(constant):
+            if place >= FALLING and (not self.search.clock.timed or len(self._trained()) >= MOST_TRAININGS):
+                break
+            # A share has not shown the best epoch of a trial that was still rising; its family's best run has.
+            best = max(each.best_epoch, leaders[each.family].best_epoch if each.rising else 0)
             most, cost = min(self._most_epochs(each), fixed), each.run.cost / len(each.run.epochs)
-            epochs = int(min(STRETCH * each.best_epoch, most, ROOM * self.search.clock.left() / cost))
-            if epochs >= max(LEAST_FALLING, min(each.best_epoch, most)) and each.number not in before:
+            epochs = int(min(STRETCH * best, most, ROOM * self.search.clock.left() / cost))
+            if epochs >= max(LEAST_FALLING, min(best, most)) and each.number not in before:
                 self._train(each.number, epochs * cost, falling=epochs)
 
     def _train(

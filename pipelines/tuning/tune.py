@@ -38,7 +38,7 @@ from towers.errors import ConfigError
 Row = dict[str, Any]
 
 # Of a trial's stored data: an unfinished search of another version is refused.
-VERSION = 11
+VERSION = 12
 DEFAULT_MINUTES = 60.0
 DIMENSION = 64
 WRITTEN = "written"  # the digests of the recipes and tables that an interrupted search has written, a line each

@@ -166,11 +166,11 @@ def test_the_most_promising_trial_of_every_family_continues_in_the_finals(done: 
 def test_the_best_two_are_trained_with_a_falling_rate_for_half_as_long_again(done: Done) -> None:
     falling = {directory: each for each, directory, _, _ in done.formula.asked if each.optimizer.schedule == "cosine"}
     assert len({directory.split("-")[0] for directory in falling}) == len(falling) == 2
-    for directory in falling:
-        trial = directory.split("-")[0]
-        longest = max(share.most for _, other, share, _ in done.formula.asked if other == trial)
-        # The formula rises up to epoch 25, and an epoch costs one.
-        assert falling[directory].train.epochs == int(1.5 * min(longest, 25)), directory
+    for directory, config in falling.items():
+        # The formula rises up to epoch 25, and an epoch costs one: the second best had ten.
+        before = [each for each in done.formula.asked if each[0].optimizer.schedule == "constant"]
+        longest = max(share.most for other, _, share, _ in before if family_of(other) == family_of(config))
+        assert config.train.epochs == int(1.5 * min(longest, 25)), directory
 
 
 def test_what_validation_chose_for_the_scores_is_in_the_recipe(done: Done) -> None:
@@ -236,7 +236,7 @@ def test_the_recipe_keeps_what_the_given_one_fixes(dataset: Path, tmp_path: Path
 def test_a_final_is_trained_only_if_it_fits(dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     formula = Formula()
     monkeypatch.setattr(finals, "MOST_LONGER", 0)
-    monkeypatch.setattr(finals, "FALLING", 100)
+    monkeypatch.setattr(finals, "MOST_TRAININGS", 100)
     for module in (clock, tune):
         monkeypatch.setattr(module, "time", formula)
     searched(formula, dataset, tmp_path / "r.toml", budget_minutes=20.0)

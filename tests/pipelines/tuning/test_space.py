@@ -631,7 +631,7 @@ def finals_of(work: Path, *trials: Tried, growth: float = 1.0, left: float = mat
     """Finals of a search that has ended with these trials."""
     work.mkdir(exist_ok=True)
     search = SimpleNamespace(work=work, tried=lambda: trials, candidates=lambda: trials, ranked=list)
-    search.fixed, search.clock = SimpleNamespace(raw={}), SimpleNamespace(left=lambda: left)
+    search.fixed, search.clock = SimpleNamespace(raw={}), SimpleNamespace(left=lambda: left, timed=left < math.inf)
     return Finals(search, growth)  # type: ignore[arg-type]
 
 
@@ -657,6 +657,32 @@ def test_a_rate_falls_for_half_as_many_epochs_again_if_they_are_enough_and_fit(
     begun._train = lambda of, cost, *, falling: asked.append(falling)  # type: ignore[method-assign,misc]
     begun._train_with_falling_rate()
     assert asked == epochs
+
+
+@pytest.mark.parametrize(
+    ("left", "trained", "asked"),
+    [
+        (math.inf, 0, [(0, 13), (1, 13)]),
+        (1000.0, 0, [(0, 13), (1, 13), (3, 6), (2, 13)]),
+        (1000.0, 4, [(0, 13), (1, 13), (3, 6)]),
+        (1000.0, 6, [(0, 13), (1, 13)]),
+        (10.0, 0, [(3, 6)]),  # a constant rate has nine of the others
+    ],
+)
+def test_in_the_time_that_is_left_the_rate_of_the_next_best_falls_for_as_long_as_their_familys_best_needs(
+    left: float, trained: int, asked: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    best = Tried(0, run_of(*(0.1 * epoch for epoch in range(1, 10)), end="share"), family="graph")
+    second = Tried(1, run_of(0.6, 0.7, end="share"), family="graph")
+    slow = Tried(2, run_of(0.1, 0.2, end="share"), family="graph")
+    other = Tried(3, run_of(0.1, 0.2, 0.3, 0.5, 0.4), family="ids")
+    begun, found = finals_of(tmp_path, slow, other, best, second, left=left), list[tuple[int, int]]()
+    begun._most_epochs = lambda final: 100  # type: ignore[method-assign]
+    begun._all = lambda: [slow, other, best, second]  # type: ignore[method-assign]
+    begun._trained = lambda: [replace(best, number=9)] * (trained + len(found))  # type: ignore[method-assign]
+    begun._train = lambda of, cost, *, falling: found.append((of, falling))  # type: ignore[method-assign,misc]
+    begun._train_with_falling_rate()
+    assert found == asked
 
 
 def test_the_clock_counts_the_processes_before(tmp_path: Path) -> None:
