@@ -51,7 +51,7 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="address to listen on; 0.0.0.0 is every one")
     port: int = Field(8000, ge=0, le=65_535, description="port to listen on; 0 takes a free one")
     workers: int = Field(1, ge=1, description="processes; they share the vectors through the page cache")
-    verify: bool = Field(True, description="compare every file's SHA-256 at the start")
+    verify: bool = Field(True, description="compare every file's SHA-256 when a bundle is opened")
     keys: Path | None = Field(None, description="the file of API keys; without one no key is asked for")
     window: bool = Field(False, description="whether the page /window is there, for people who run the service")
 
@@ -102,10 +102,11 @@ class Settings(BaseSettings):
             raise ValueError("must be a number")
         return value
 
-    @field_validator("config", "bundle", "cache", "state", "keys", mode="before")
+    @field_validator("config", "bundle", "cache", "state", "keys", "host", mode="before")
     @classmethod
     def _refuse_empty(cls, value: object) -> object:
-        # As a path it would be the working directory, and a deployment's unset variable would keep its state there.
+        # As a path it would be the working directory, and a deployment's unset variable would keep its state there; as
+        # a host it would be every address.
         if isinstance(value, str) and not value.strip():
             raise ValueError("must not be empty")
         return value

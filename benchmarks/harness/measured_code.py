@@ -1,8 +1,8 @@
 """Whether the code that a committed result measured has changed since.
 
 For each result, `MEASURES` in `benchmarks/AREA/__init__.py` declares the module of its benchmark, the modules of the
-commands that it measures, and its recipes. All that these import, directly or not, belongs to it. A command that only
-makes the data of a benchmark is not declared.
+commands that it measures, and its recipes. What these import of the packages, directly or not, belongs to it; the
+benchmark's own code and its peers do not. A command that only makes the data of a benchmark is not declared.
 """
 
 import ast

@@ -35,7 +35,7 @@ def baselines(result: Result, what: str) -> Rows:
     shown = " / ".join(FIGURES[name] for name in names)
     chosen = "recall@20" if "recall@20" in names else "NDCG@10"
     by = f"by {chosen} of at most 5,000 users, item-kNN by recall@20 of 2,000"
-    what = f"Cheap baselines, all settings chosen on validation ({by}), {what}: {shown}"
+    what = f"Cheap baselines, settings chosen on validation ({by}) but for widths of factors, {what}: {shown}"
     return [(what, "; ".join(told), f"baselines.run {result['set']}")]
 
 

@@ -74,7 +74,8 @@ def calm(result: Result) -> Rows:
         back = " / ".join(f"> {watched - BACK_S:g}" if after >= watched else f"{after:g}" for after, watched in waits)
         refused = several([run["after"]["statuses"].get("429", 0) for run in runs], ",")
         sent = several([run["after"]["sent"] for run in runs], ",")
-        told = f"normal speed was back after {back} s; until then {refused} of {sent} normal requests were refused"
+        watch = f"in the {waits[0][1]:g} s that followed {refused} of {sent} normal requests were refused"
+        told = f"normal speed was back after {back} s; {watch}, none once it was back"
         rows.append((what, f"{times}; {rates}; {told}", command))
     loris = result["slow_loris"]
     slow = f"{loris['slow'][0]['connections']} clients that send by bytes"
@@ -124,7 +125,7 @@ def index(result: Result) -> Rows:
         (
             f"Index of {result['sizes']['items']:,} items x {result['sizes']['dimension']}, recall@100 at least 0.95, "
             "one thread: queries/s one by one / in batches",
-            f"{ours['single']:,.0f} / {ours['batch']:,.0f}; the fastest settings of {theirs}",
+            f"{ours['single']:,.0f} / {ours['batch']:,.0f}; the fastest settings of {theirs} (faiss: inverted files)",
             "search.approximate --work DIR",
         )
     ]

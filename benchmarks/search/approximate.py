@@ -3,12 +3,12 @@
 The vectors are those of a model trained on `towers synth` (benchmarks/harness/million.py); the queries are users who
 were in none of its data. Claims: with the parameters that `towers index --target-recall 0.95` finds by itself, and
 which never saw these queries, at least 0.95 of the exact first 100 are found, at no fewer queries per second than the
-fastest setting of Faiss that finds 0.95 of them: one by one against one by one, in batches against the faster of its
-two forms. Goal: likewise hnswlib, whose graph of few links holds a copy of all vectors, and nine times the memory.
-Besides: time to build and bytes per item. The settings of the libraries are swept on the very queries that compare,
-and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and an interrupted run
-resumes. `--docs` writes the tables of docs/service/index.md. Writes benchmarks/search/results/index.json; exits with 1
-where a claim fails.
+fastest setting of Faiss's inverted files that finds 0.95 of them: one by one against one by one, in batches against the
+faster of its two forms. Goal: likewise hnswlib, whose graph of few links holds a copy of all vectors, and nine times
+the memory. Besides: time to build and bytes per item. The settings of the libraries are swept on the very queries that
+compare, and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and an
+interrupted run resumes. `--docs` writes the tables of docs/service/index.md. Writes
+benchmarks/search/results/index.json; exits with 1 where a claim fails.
 """
 
 import argparse

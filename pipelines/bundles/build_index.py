@@ -25,6 +25,7 @@ from serving.bundle.reader import Bundle
 from serving.errors import BundleError
 from serving.files.lock import exclusive
 from serving.files.staging import refuse_existing, remove
+from serving.recall.self_test import LEAST_RECALL
 from serving.search.exact import BLOCK_QUERIES, ExactIndex
 from serving.search.index import Floats, Index, Rows
 from serving.search.scann import SAMPLE_PER_LEAF, SMALL_SAMPLE_PER_LEAF, ScannIndex, scann_library
@@ -48,7 +49,8 @@ def run(
 
     Args:
         bundle: the bundle directory.
-        target_recall: recall@k against exact search that the index must reach, in (0, 1].
+        target_recall: recall@k against exact search that the index must reach, in [`LEAST_RECALL`, 1]: services refuse
+            an index below it.
         target_k: that k.
         kind: "auto" uses exact search below 20,000 items, and with a warning where ScaNN cannot be loaded.
         like: the index of the bundle from which this one was just made, with nearly the same vectors; its settings are
@@ -64,8 +66,8 @@ def run(
         BusyError: another process is building its index, or removing a user from it.
         OSError: the bundle's directory is not writable, or was removed meanwhile.
     """
-    if not 0 < target_recall <= 1:
-        raise DataError(f"--target-recall must lie in (0, 1], got {target_recall:g}")
+    if not LEAST_RECALL <= target_recall <= 1:
+        raise DataError(f"--target-recall must lie in [{LEAST_RECALL}, 1], got {target_recall:g}")
     if target_k < 1:
         raise DataError(f"--target-k must be at least 1, got {target_k}")
     if kind not in (kinds := ("auto", "exact", "scann")):

@@ -7,7 +7,6 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import heldout
 from pipelines.errors import DataError
 from pipelines.rankers.ranker import refuse_other_data
-from pipelines.service.server import Server
+from pipelines.service.server import Server, serve_alone
 from pipelines.service.verify import VERIFY, verify
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
@@ -66,14 +65,14 @@ def run(bundles: Sequence[Path], dataset: Path | None = None, *, browse: bool = 
         log_config=log_config(settings),
         access_log=False,
         ws="none",
+        lifespan="on",
         server_header=False,
         proxy_headers=False,
         factory=True,
     )
     with socket.create_server((HOST, 0)) as listener:
         address = f"http://{HOST}:{listener.getsockname()[1]}{PATH}"
-        with suppress(KeyboardInterrupt):  # raised again after Ctrl-C has stopped the server
-            _Announced(config, address, browse=browse).run([listener])
+        serve_alone(_Announced(config, address, browse=browse), [listener])
 
 
 def _app(settings: Settings, beside: Beside) -> FastAPI:

@@ -29,6 +29,7 @@ from serving.bundle.prior import weighs
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, replace_prior
 from serving.files.staging import refuse_existing, staged
+from serving.recall.self_test import LEAST_RECALL
 from towers.config.recipe import parse_config
 from towers.config.sections import PriorConfig
 from towers.data.events import Events, Floats
@@ -70,7 +71,7 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
     with staged(out, overwrite=overwrite, marker=MANIFEST, check=partial(refuse_changed, opened)) as directory:
         replace_prior(opened, directory, info, made.shares, made.counts, progress)
         if before is not None:
-            target = before.measured.get("target_recall", build_index.TARGET_RECALL)
+            target = max(before.measured.get("target_recall", build_index.TARGET_RECALL), LEAST_RECALL)
             build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
     say(f"{out}: the prior counts {amount(counted, 'events')}; {of_others:,} more of items not in {bundle}")
     if not weighs(info):

@@ -62,6 +62,30 @@ def require(root: Path, rules: str, file: str) -> None:
     say(f"gate: {root} activates only what passes {file} ({rules[:12]})")
 
 
+def refuse_own_file(rules: Path, root: Path) -> None:
+    """Refuses a file of rules that the gate of the root would replace.
+
+    Raises:
+        DataError: it has the place of `gate.toml`.
+    """
+    if rules.resolve() == (root / GATE).resolve():
+        raise DataError(f"{rules}: the root keeps there which rules it requires; give the rules another name")
+
+
+def refuse_other_rules(rules: Path, digest: str, root: Path) -> None:
+    """Refuses a file of rules, with this SHA-256, whose blessing does not let a bundle answer in the root.
+
+    Raises:
+        DataError: the root requires other rules, or its `gate.toml` is damaged.
+    """
+    required = _requirement(root)
+    if required is not None and required.rules != digest:
+        raise DataError(
+            f"{rules}: not the rules that {root} requires ({digest[:12]}; those are {required.file}, "
+            f"{required.rules[:12]}); name them, or `towers bundles gate {rules} --root {root}`"
+        )
+
+
 def unrequire(root: Path, reason: str) -> None:
     """Removes the gate of a root.
 
@@ -185,9 +209,12 @@ def _requirement(root: Path) -> Requirement | None:
 def _log(root: Path, action: str, **told: Any) -> None:
     now = datetime.now(UTC).isoformat(timespec="seconds")
     line = json.dumps({"time": now, "user": _user(), "action": action, **told}, ensure_ascii=False)
-    with (root / LOG).open("ab") as file:
-        file.write(f"{line}\n".encode())
-    flush(root / LOG)
+    log = root / LOG
+    # A full disk or a kill may have cut off the line before.
+    gap = b"\n" if log.exists() and log.read_bytes()[-1:] not in (b"", b"\n") else b""
+    with log.open("ab") as file:
+        file.write(gap + f"{line}\n".encode())
+    flush(log)
 
 
 def _user() -> str:

@@ -52,8 +52,9 @@ def towers(
     ] = False,
 ) -> None:
     """Two-tower recall, end to end: prepare, train, export, index, report, serve."""
-    if context.invoked_subcommand != "serve":
-        # What imports the metrics of the service would leave files among those of one that runs.
+    if context.invoked_subcommand != "serve" or not os.environ.get("PROMETHEUS_MULTIPROC_DIR"):
+        # What imports the metrics of the service would leave files among those of one that runs; if the variable is
+        # there but empty, in the working directory.
         os.environ.pop("PROMETHEUS_MULTIPROC_DIR", None)
 
 

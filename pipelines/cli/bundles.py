@@ -11,6 +11,7 @@ import typer
 
 from pipelines.cli.options import Overwrite, State, bundle_place, example
 from pipelines.console import next_step
+from serving.client.address import without_password
 
 Root = Annotated[
     str,
@@ -41,7 +42,7 @@ def publish(
     if "://" not in root:
         raise typer.BadParameter(f"must be a URL, such as s3://bucket/recall, got {root!r}", param_hint="--root")
     published = command.publish(bundle, root, name, override)
-    next_step("bundles activate", Path(published), "--root", shlex.quote(root))
+    next_step("bundles activate", Path(published), "--root", _shown(root))
 
 
 @app.command("list", epilog=example("towers bundles list --root bundles"))
@@ -58,7 +59,7 @@ def activate(name: Name, root: Root, override: Override = None) -> None:
     from pipelines.bundles import activate as command
 
     active = command.activate(_place(root, override), name, override)
-    next_step("bundles list --root" if active.previous else "serve --bundle", shlex.quote(root))
+    next_step("bundles list --root" if active.previous else "serve --bundle", _shown(root))
 
 
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
@@ -81,7 +82,7 @@ def rollback(root: Root, override: Override = None) -> None:
     from pipelines.bundles import activate as command
 
     command.rollback(_place(root, override), override)
-    next_step("bundles list --root", shlex.quote(root))
+    next_step("bundles list --root", _shown(root))
 
 
 @app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
@@ -107,7 +108,7 @@ def canary(
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
     else:
         command.canary(_place(root, override), name, share, override)
-    next_step("bundles list --root", shlex.quote(root))
+    next_step("bundles list --root", _shown(root))
 
 
 @app.command(epilog=example("towers bundles gate gate.toml --root bundles"))
@@ -133,6 +134,11 @@ def gate(
 
         command.require(rules, root)
     next_step("bundles list --root", root)
+
+
+def _shown(root: str) -> str:
+    """A root for the shell, without the password that its URL may hold."""
+    return shlex.quote(without_password(root) if "://" in root else root)
 
 
 def _place(root: str, override: str | None = None) -> Path | str:

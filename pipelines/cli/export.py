@@ -78,7 +78,7 @@ def export(
 def index(
     bundle: Bundle,
     target_recall: Annotated[
-        float, typer.Option(min=0.01, max=1.0, help="Recall against exact search to tune for.")
+        float, typer.Option(min=0.5, max=1.0, help="Recall against exact search to tune for.")
     ] = 0.98,
     target_k: Annotated[int, typer.Option("--target-k", min=1, help="How many of the best that recall counts.")] = 100,
     kind: Annotated[

@@ -73,7 +73,8 @@ def gate(
 
     command.run(rules, candidate, baseline=baseline, report=report, baseline_report=baseline_report, track=track)
     place = candidate.resolve()
-    next_step("bundles activate", Path(place.name), "--root", candidate.parent if candidate.name else place.parent)
+    root = place.parent if candidate.is_symlink() or not candidate.name else candidate.parent
+    next_step("bundles activate", Path(place.name), "--root", root)
 
 
 def track(

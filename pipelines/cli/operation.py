@@ -130,11 +130,13 @@ def forget(
     at = [bundle_place(each) for each in bundles]
     with sigterm_as_ctrl_c():
         from pipelines.forget import forget as command
+        from pipelines.forget.run import datasets_of
 
         found = command.run(user, state=state, bundles=at, datasets=datasets, runs=runs, dry_run=dry_run)
-    saw = [run for run in runs if run in found]
-    if saw and datasets and not dry_run:
-        next_step("train --dataset", datasets[0], "--config", saw[0] / "config.toml", "--overwrite --out", saw[0])
+    saw = [] if dry_run else [run for run in runs if run in found]
+    if again := [(run, data) for run in saw for data in datasets_of(run, datasets)]:
+        run, data = again[0]
+        next_step("train --dataset", data, "--config", run / "config.toml", "--overwrite --out", run)
     elif found:
         states = [shlex.quote(str(state))] if state else []
         places: dict[str, Sequence[str | Path]] = {

@@ -33,7 +33,7 @@ STYLE: Any = {
     "legend.frameon": False,
     "text.parse_math": False,  # names from the data may hold dollar signs
 }
-MARKERS = ("o", "^")
+MARKERS = ("o", "^")  # the second where there are more curves than colours
 EPOCHS_NAMED = 10
 MOST_KS = 10  # as many labels of k, of up to seven digits, stand side by side
 LONGEST = 30  # characters of a name in a legend
@@ -82,10 +82,11 @@ def _errors(estimates: Sequence[Interval]) -> list[list[float]]:
 def recall_over_k(ks: Sequence[int], curves: Mapping[str, Sequence[Interval]], metric: str = "recall") -> str:
     """Draws recall, or precision, with its intervals over the length of the list, a curve for each ranker's title."""
     with _figure(7, 4) as (axes, out):
-        for colour, (title, estimates) in zip(COLOURS, curves.items(), strict=False):
+        looks = [(colour, marker) for marker in MARKERS for colour in COLOURS]
+        for (colour, marker), (title, estimates) in zip(looks[: len(curves)], curves.items(), strict=True):
             values = [each["value"] for each in estimates]
             axes.errorbar(
-                ks, values, _errors(estimates), label=title, color=colour, marker="o", markersize=4, capsize=3
+                ks, values, _errors(estimates), label=title, color=colour, marker=marker, markersize=4, capsize=3
             )
         axes.set(xscale="log", xlabel="k", ylabel=f"{metric}@k", ylim=(0, None))
         named: list[int] = []

@@ -128,7 +128,7 @@ def run(
     served = Served.match(opened, open_index(opened), data)
     asked = ask(protocol, data, served.item_rows)
     if not asked.left_out["users_not_in_sample"]:  # so many were asked for that it is no sample
-        protocol = replace(protocol, users=None)
+        protocol = replace(protocol, users=None, seed=0)
     held = asked.held
     services = {} if url is None else {SERVICE: ServiceRanker(url, served, data, longest)}
     trained = Trained.of(data, KNOWN if opened.manifest.training.get("refit") else KNOWN[:1])

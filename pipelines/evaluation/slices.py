@@ -209,7 +209,9 @@ def slices_of_values(group: str, values: pl.Series, *, by_user: bool) -> list[Sl
         raise DataError(f"--slice {group}: holds {values.dtype}; allowed are numbers, texts and lists of texts")
     texts = (values if lists else values.cast(pl.String)).alias("value")  # polars counts no values of a "count"
     each = texts.explode() if lists else texts
-    names = each.drop_nulls().value_counts(sort=True).head(MOST_VALUES)["value"].sort().to_list()
+    # By value, too, where counts tie: the slices of two reports are compared.
+    counts = each.drop_nulls().value_counts().sort(["count", "value"], descending=[True, False])
+    names = counts.head(MOST_VALUES)["value"].sort().to_list()
     parts: list[Part] = [
         (
             repr(value) if value.strip("'\"") in (OTHERS, MISSING) else value,

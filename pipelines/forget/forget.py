@@ -15,7 +15,7 @@ from pipelines.errors import DataError
 from pipelines.forget.bundle import forget_in_bundle, other_tower
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.forget.left_overs import refuse_left_overs
-from pipelines.forget.run import dataset_of, in_vocabulary
+from pipelines.forget.run import saw_user
 from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
 from pipelines.service.verify import VERIFY, verify
@@ -67,6 +67,8 @@ def run(
         raise DataError("name at least one place: --state, --bundle, --dataset or --run")
     if not is_text(user):
         raise DataError(f"--user {user!r}: its bytes are no UTF-8, so it is nobody's id")
+    if not user:
+        raise DataError("--user '': is empty, so it is nobody's id")
     urls = [each for each in bundles if isinstance(each, str)]
     local = [_target(each) for each in bundles if isinstance(each, Path)]
     datasets = [_target(each) for each in datasets]
@@ -81,8 +83,7 @@ def run(
     # Those that links lead to lie elsewhere.
     folders += [(path.parent, path.name) for path in every if path.parent not in local]
     opened = [_with_others(Dataset.open(path), user) for path in datasets]
-    trained = {run: (dataset_of(run), in_vocabulary(run, user)) for run in runs}
-    holding = {each for data in opened if user in data.users["user_id"] for each in data.manifest.fingerprints}
+    saw = {run: saw_user(run, user, opened) for run in runs}
 
     removal = _Removal(user, dry_run=dry_run)
     phases("forget", *(DOWNLOAD for _ in urls), *([VERIFY] if every else []), PLACES)
@@ -97,7 +98,7 @@ def run(
             for store in stores
             for name, path in store.bundles.items()
         ]
-        count = (state is not None) + len(searched) + len(opened) + len(trained)
+        count = (state is not None) + len(searched) + len(opened) + len(saw)
         with progress(PLACES, total=count, unit="places") as advance:
             if state is not None:
                 removal.from_state(state)
@@ -115,11 +116,10 @@ def run(
             for data in opened:
                 removal.from_dataset(data)
                 advance()
-            for run, (dataset, named) in trained.items():
-                if named or dataset in holding:
-                    removal.of_run(run)
+            for run, known in saw.items():
+                removal.of_run(run, known)
                 advance()
-    if not removal.found:
+    if not removal.found and None not in saw.values():
         say("this user is in none of these places; nothing was changed")
     return removal.found
 
@@ -159,10 +159,13 @@ class _Removal:
             counts = forget_in_dataset(data.path, self._user, dry_run=self._dry_run)
             self._tell(data.path, counts, was if counts["users"] else "")  # no run sees bad rows
 
-    def of_run(self, run: Path) -> None:
-        """Only says so: a run cannot be changed."""
-        self.found[run] = {}
-        print(f"{run}: saw the user; train again and remove it")  # noqa: T201
+    def of_run(self, run: Path, saw: bool | None) -> None:
+        """Only says whether it saw the user: a run cannot be changed."""
+        if saw:
+            self.found[run] = {}
+            print(f"{run}: saw the user; train again and remove it")  # noqa: T201
+        elif saw is None:
+            print(f"{run}: may have seen the user: its vocabularies and the data sets given do not tell")  # noqa: T201
 
     def _tell(self, place: Place, counts: dict[str, int], then: str = "") -> None:
         if counts := {what: count for what, count in counts.items() if count}:

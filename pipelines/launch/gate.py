@@ -124,9 +124,10 @@ def require(rules: Path, root: Path) -> None:
     """Makes a root activate only bundles that these rules have blessed.
 
     Raises:
-        DataError: the rules are wrong.
+        DataError: the rules are wrong, or in the place of the root's `gate.toml`.
         BundleError: there is no such root.
     """
+    requirement.refuse_own_file(rules, root)
     _, digest = read_rules(rules)
     requirement.require(root, digest, rules.name)
 

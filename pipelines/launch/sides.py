@@ -93,7 +93,8 @@ def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
         raise DataError(f"compare: {', '.join(names) or 'nothing'}; give at least two different bundles or reports")
     twice = sorted({str(path) for path in paths if paths.count(path) > 1})
     if twice or len(names) > len(found):
-        raise DataError(f"compare: {(twice or names)[0]} is named twice; name each bundle or report once")
+        again = twice or [name for name in names if names.count(name) > 1]
+        raise DataError(f"compare: {again[0]} is named twice; name each bundle or report once")
     for path in paths:
         if not any((path / file).is_file() for file in (report_json.REPORT, MANIFEST)):
             raise DataError(f"{path}: neither a report (no {report_json.REPORT}) nor a bundle (no {MANIFEST})")

@@ -11,7 +11,6 @@ import os
 import resource
 import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 
 from pipelines.console import say
 from pipelines.errors import DataError
-from pipelines.service.server import Server
+from pipelines.service.server import Server, serve_alone
 from pipelines.service.sigterm import sigterm_ends
 from pipelines.service.state import telling
 from pipelines.service.whole_responses import PROTOCOLS
@@ -57,7 +56,7 @@ def run(**given: Any) -> None:
 
     Raises:
         BundleError: the bundle is damaged.
-        DataError: a setting is invalid, the host and port cannot be listened on, or no worker can start.
+        DataError: a setting is invalid, the host and port cannot be listened on, or the service cannot start.
     """
     with sigterm_ends():
         settings, supervised, whole = _ready(given)
@@ -68,6 +67,7 @@ def run(**given: Any) -> None:
         "log_config": log_config(settings),
         "access_log": False,
         "http": PROTOCOLS[settings.http],
+        "lifespan": "on",  # "auto" takes an error while the app is built for an app without a start
         "ws": "none",  # So a websocket upgrade is a plain request and gets the usual error shape.
         "server_header": False,
         "proxy_headers": False,  # The callers' addresses are not used.
@@ -78,8 +78,7 @@ def run(**given: Any) -> None:
     if not supervised:
         serving = uvicorn.Config(partial(create_app, settings, verified=whole), **server)
         tell_risks(settings)
-        with suppress(KeyboardInterrupt):  # raised again after Ctrl-C has stopped the server
-            Server(serving).run()
+        serve_alone(Server(serving))
         return
     # The settings are passed on: a worker that starts later must not read a changed file.
     serving = uvicorn.Config(partial(create_app, settings), workers=settings.workers, **server)

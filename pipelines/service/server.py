@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 
+from pipelines.errors import DataError
 from pipelines.service.sigterm import end_by
 from serving.background import OPENING
 from serving.telemetry import metrics
@@ -90,6 +91,22 @@ class Server(uvicorn.Server):
         # Who has just been accepted here has no other process: uvicorn would close the connection before its request.
         await asyncio.sleep(REQUEST_S)
         await super().shutdown(sockets)
+
+
+def serve_alone(server: Server, sockets: list[socket.socket] | None = None) -> None:
+    """Runs a server that no parent watches, until it is stopped.
+
+    Raises:
+        DataError: it could not start.
+    """
+    try:
+        server.run(sockets)
+    except KeyboardInterrupt:  # raised again after Ctrl-C has stopped the server
+        return
+    except SystemExit:  # uvicorn's, with the code by which this project's gate refuses
+        pass
+    if not server.started:
+        raise DataError("the service could not start; the log above says why")
 
 
 def refuse_new_connections(listener: int) -> None:

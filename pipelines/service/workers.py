@@ -157,7 +157,17 @@ class Workers:
         Raises:
             DataError: no worker could start.
         """
-        self._workers = [self._worker() for _ in range(self._config.workers)]
+        try:
+            self._supervise()
+        except BaseException:  # this process waits for its workers before it ends, and nobody would stop them
+            for worker in (*self._workers, *self._leaving):
+                worker.closing.value = 1
+                worker.send(signal.SIGTERM)
+            raise
+
+    def _supervise(self) -> None:
+        for _ in range(self._config.workers):
+            self._workers.append(self._worker())
         stopping = any_answered = failed = False
         while not (stopping or failed):
             time.sleep(LOOK_S)

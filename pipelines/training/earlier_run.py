@@ -32,7 +32,10 @@ from towers.training.warm_start import NONE, WarmStart
 CHECKPOINTS, FINAL = "checkpoints", "final"
 CHOOSE = "choose"  # in a run, the directory of the stage that chooses the epochs
 RANKS = "ranks.parquet"  # `item_id` by rank, if the sampler learns
-REPEATS = "; with data.duplicates = 'last' each pair that repeats is one, 'first' and 'keep' have none of them"
+REPEATS = {  # by data.duplicates
+    "last": "; with data.duplicates = 'last' each pair that repeats is one; with 'first', or 'keep' and times, none is",
+    "keep": "; where no times tell, each pair that repeats is one; with data.duplicates = 'first' none is",
+}
 
 
 @dataclass(frozen=True)
@@ -123,9 +126,8 @@ class EarlierRun:
         """
         if self.summary["dataset"] in data.manifest.fingerprints:
             return
-        path = (self.path / self.summary["dataset_path"]).resolve()
         try:
-            earlier = Dataset.open(path)
+            earlier = Dataset.open((self.path / self.summary["dataset_path"]).resolve())
         except DataError as error:
             raise DataError(f"--warm-from {self.path}: its data set tells what it was trained on; {error}") from None
         # Of a user forgotten since then it cannot tell; a file of events that still has them brings them back.
@@ -144,7 +146,7 @@ class EarlierRun:
                         f"--warm-from {self.path}: its stage {name!r} trained on {seen:,} of the "
                         f"{data.manifest.events[split]:,} {split} events of {data.path}, so their figures would be too "
                         "good; go on with a data set whose held-out events are newer, or train without --warm-from"
-                        f"{REPEATS if data.manifest.config.duplicates == 'last' else ''}"
+                        f"{'' if 'time' in asked.columns else REPEATS.get(data.manifest.config.duplicates, '')}"
                     )
 
     def start(self, stage: str, model: TwoTower, directory: Path, share: float) -> WarmStart:

@@ -104,7 +104,7 @@ def validation(manifest: DatasetManifest) -> str:
         return "each user's last event before the test's"
     if kind == "given" and config.validation == "last":
         return f"the last {share} of each user's events outside the test"
-    files = [name for name in manifest.source.files if "valid" in PurePath(name).name.split(".")]
+    files = [name for name in manifest.source.files if "valid" in PurePath(name).name.lower().split(".")]
     if kind == "given" and files and config.validation in ("auto", "given"):
         return f"those of {files[0]}"
     return f"a random {share} of the events{' outside the test' if kind == 'given' else ''}"

@@ -10,8 +10,8 @@ from serving.errors import BundleError
 
 ACTIVE = "active.json"
 REMEMBERED = 20
-# The limit of file systems, in bytes.
-LONGEST_NAME = 255
+# In bytes: with what copies on their way add, below the 255 that file systems allow.
+LONGEST_NAME = 200
 State = Literal["active", "previous", "canary", ""]
 
 
@@ -24,8 +24,8 @@ def checked_name(name: str) -> str:
     plain = name.isprintable() and not set(name) & {"/", "\\"} and len(name.encode(errors="replace")) <= LONGEST_NAME
     if not name or name.startswith(".") or not plain:
         raise ValueError(
-            f"{name[:LONGEST_NAME]!r} cannot name a bundle: that is the plain name of a directory in the root, "
-            "no path, without a dot in front"
+            f"{name[:LONGEST_NAME]!r} cannot name a bundle: that is the plain name of a directory in the root, of at "
+            f"most {LONGEST_NAME} bytes, no path, without a dot in front"
         )
     return name
 

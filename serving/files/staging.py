@@ -71,13 +71,13 @@ def publish(staging: Path, out: Path, check: Callable[[], object] | None = None)
     if check is not None:
         check()
     old = sibling(out, "old")
-    if out.is_dir():
-        remove(old)
-        out.rename(old)
     try:
+        if out.is_dir():
+            remove(old)
+            out.rename(old)
         staging.replace(out)
-    except BaseException:
-        if old.exists():
+    except BaseException:  # of a signal perhaps just after a rename was done
+        if old.exists() and not out.exists():
             old.rename(out)
         raise
     flush(out.parent)

@@ -97,11 +97,11 @@ def kinds(schema: Mapping[str, pl.DataType]) -> dict[str, Kind]:
     """The columns of a schema that can be filtered; those of other types are left out."""
     found: dict[str, Kind] = {}
     for name, dtype in schema.items():
-        if dtype in (pl.String, pl.Categorical, pl.Enum):
+        if dtype == pl.String:
             found[name] = "string"
         elif dtype.is_numeric():
             found[name] = "number"
-        elif isinstance(dtype, pl.List) and dtype.inner in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+        elif dtype == pl.List(pl.String):
             found[name] = "list"
     return found
 

@@ -104,19 +104,10 @@ def holding(column: pl.Series, values: Collection[Any]) -> Mask:
     return found
 
 
-SHORT = (
-    (pl.Float32, pl.String, pl.Float64),
-    (pl.List(pl.Float32), pl.List(pl.String), pl.List(pl.Float64)),
-)
-
-
 def values_at(frame: pl.DataFrame, column: str, rows: Rows) -> list[object]:
     """The values of some rows, None where missing; a float32 as the shortest number that it stands for."""
     values = frame.get_column(column).alias("values").gather(rows)
-    for short, shown, wide in SHORT:
-        if values.dtype == short:
-            return values.cast(shown).cast(wide).to_list()
-    return values.to_list()
+    return (values.cast(pl.String).cast(pl.Float64) if values.dtype == pl.Float32 else values).to_list()
 
 
 def values_of(group: Any) -> set[Any]:

@@ -48,9 +48,9 @@ def _compare(condition: Comparison, column: pl.Series) -> pl.Series:
     """The comparison for each item, null where its value is missing; computes `in` for `not_in`, too."""
     value = condition.value
     if column.dtype == pl.List:
-        return column.cast(pl.List(pl.String)).list.contains(value)
+        return column.list.contains(value)
     number, stored = column.dtype.is_numeric(), column.dtype
-    column = column.cast(pl.Float64).fill_nan(None) if number else column.cast(pl.String)
+    column = column.cast(pl.Float64).fill_nan(None) if number else column
     several = value if isinstance(value, list) else [value]
     values = pl.Series([float(each) if number else each for each in several], dtype=column.dtype)
     if stored == pl.Float32:

@@ -68,7 +68,8 @@ def shown_ids(items: Snapshot, item_ids: Sequence[str]) -> list[ShownItem]:
 
 def known_history(recaller: Recaller, user_id: str | None) -> list[str]:
     """What the service knows that a user took, newest last: the stored items, then later ones."""
-    bundle, row = recaller.bundle, recaller.bundle.query_rows.get(user_id or "")
+    bundle = recaller.bundle
+    row = None if user_id is None else bundle.query_rows.get(user_id)
     stored = [] if row is None else bundle.item_names.at(bundle.seen(row))
     return stored + [taken.item_id for taken in recaller.planner.live(user_id, row)]
 

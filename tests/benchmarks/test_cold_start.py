@@ -154,9 +154,9 @@ def test_questions_are_sliced_by_user_and_by_target_and_claims_follow() -> None:
     told = ml_100k_rows.cold_start({"figures": both})
     assert [what for what, _, command in told if command == "quality.cold_start --work DIR"] == [
         "Three synthetic worlds, pretrained vectors, x = 1, items without an event: recall@50 / content / chance",
-        "… another model, x = 0, users without an event: recall@50 / popularity by users",
+        "… another model, x = 0, users without an event: recall@50 / popularity by users / item-kNN",
         "MovieLens-100k, five cut-offs, pretrained vectors, x = 1, items without an event: recall@50 / content / "
         "chance",
-        "… another model, x = 0, users without an event: recall@50 / popularity by users",
+        "… another model, x = 0, users without an event: recall@50 / popularity by users / item-kNN",
     ]
     assert told[0][1].startswith("0.2000 (0.2000 to 0.2000) / 0.1000 / 0.1000")

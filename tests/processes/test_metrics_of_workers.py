@@ -136,6 +136,15 @@ def test_one_worker_in_a_directory_of_its_own_tells_of_no_process_before_it(
         assert told.of("towers_bundle_answers", bundle="old") == []
 
 
+def test_a_variable_that_is_there_but_empty_names_no_directory(tmp_path: Path) -> None:
+    """As a deployment passes an unset one on: its files would be in the working directory."""
+    words = [sys.executable, "-m", "pipelines", "serve", "--bundle", "no such bundle", "--port", "0"]
+    environment = {**os.environ, "PROMETHEUS_MULTIPROC_DIR": "", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, cwd=tmp_path, env=environment)
+    assert done.returncode == 2 and "no such bundle: " in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_log_is_json_and_holds_no_secret(service: RunningService, log: Path) -> None:
     headers = {"Authorization": "Bearer secret-key", "X-Request-Id": "mine-1"}
     body = {"user_id": "secret-user", "exclude": ["secret-item"], "k": 2}

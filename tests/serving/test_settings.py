@@ -89,9 +89,9 @@ def test_a_worker_gets_what_the_command_has_read(file: Path, monkeypatch: pytest
     assert pickle.loads(sent) == settings
 
 
-@pytest.mark.parametrize("name", ["config", "bundle", "cache", "state", "keys"])
+@pytest.mark.parametrize("name", ["config", "bundle", "cache", "state", "keys", "host"])
 @pytest.mark.parametrize("value", ["", " "])
-def test_an_empty_path_is_refused_and_not_the_working_directory(
+def test_an_empty_path_or_host_is_refused_and_not_the_working_directory_or_every_address(
     name: str, value: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOWERS_BUNDLE", "b")

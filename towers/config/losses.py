@@ -101,8 +101,9 @@ class SampledSoftmax(SampledLoss):
         for key, part in recipe.negatives.by_key.items():
             if getattr(part, "distinct", False):
                 yield f"{key}.distinct: positive = 'excluded' needs independent draws; set it to false"
-        if self.hardest_negatives is not None:
-            yield "loss.hardest_negatives: positive = 'excluded' counts all its negatives; leave it out"
+        for key in ("hardest_negatives", "known_positives"):
+            if getattr(self, key):
+                yield f"loss.{key}: positive = 'excluded' counts all its negatives; leave it out"
         if self.correction != 1:
             yield f"loss.correction: positive = 'excluded' is defined with 1; got {self.correction:g}"
         if self.impressions:

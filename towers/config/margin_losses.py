@@ -144,6 +144,12 @@ class Circle(SampledLoss):
     positive_delta: float | None = Field(None, description="D_p, by default 1 - m; 0 is the margin-free form")
     negative_delta: float | None = Field(None, description="D_n, by default m; 0 is the margin-free form")
 
+    def conflicts(self, recipe: "Config") -> Iterator[str]:
+        """Yields a margin that nothing reads."""
+        points = (self.positive_optimum, self.negative_optimum, self.positive_delta, self.negative_delta)
+        if self.differs("margin") and None not in points:
+            yield "loss.margin: the optima and deltas, all given, do not read it; leave one of them out"
+
 
 class GradedHinge(Loss):
     """All ordered pairs of one graded list."""

@@ -4,6 +4,7 @@ The recipe, as TOML gives it, is changed in place and not checked yet.
 """
 
 import tomllib
+from collections.abc import Iterable
 from typing import Any
 
 from towers.config.feature_sides import DERIVE, SIDES
@@ -11,6 +12,27 @@ from towers.errors import ConfigError
 
 WHOLE = ("loss", "sampler", "contrast", "distillation")
 DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
+NAMES = ("loss.name", "sampler.name")
+
+
+def ordered(overrides: Iterable[str]) -> list[str]:
+    """Puts the names of loss and sampler first, because another one clears the options of the one before; but not
+    before the removal of their section."""
+    found: list[str] = []
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        place = len(found)
+        if key in NAMES:
+            before = {*NAMES, f"{key.partition('.')[0]}="}
+            place = max((n + 1 for n, each in enumerate(found) if _head(each) in before), default=0)
+        found.insert(place, override)
+    return found
+
+
+def _head(override: str) -> str:
+    """The key, with ``=`` if it is removed."""
+    key, _, value = (part.strip() for part in override.partition("="))
+    return key if value else f"{key}="
 
 
 def apply_override(raw: dict[str, Any], override: str) -> None:
@@ -43,7 +65,7 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         node = node.setdefault(part, {DERIVE: True} if derived else {})
         if not isinstance(node, dict):
             raise ConfigError(f"--set {override!r}: {part!r} is a value, not a section")
-    if key.strip() in ("loss.name", "sampler.name") and value != node.get("name", DEFAULT_NAMES[parts[0]]):
+    if key.strip() in NAMES and value != node.get("name", DEFAULT_NAMES[parts[0]]):
         node.clear()
     if text.strip():
         node[parts[-1]] = value

@@ -14,7 +14,7 @@ from towers.config.compatibility import refuse_combination
 from towers.config.explain import explain
 from towers.config.feature_sides import Features
 from towers.config.losses import LossConfig, SampledSoftmax
-from towers.config.overrides import DEFAULT_NAMES, apply_override
+from towers.config.overrides import DEFAULT_NAMES, apply_override, ordered
 from towers.config.samplers import InBatch, SamplerConfig
 from towers.config.section import Section
 from towers.config.sections import (
@@ -122,8 +122,7 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    # Names first: choosing another loss or sampler clears the options of the previous one.
-    for override in sorted(overrides, key=lambda each: not each.partition("=")[0].strip().endswith(".name")):
+    for override in ordered(overrides):
         apply_override(raw, override)
     return parse_config(raw, origin=str(path))
 

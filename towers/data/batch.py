@@ -13,7 +13,7 @@ class Batch(NamedTuple):
     """The examples of one step. Items are ranks of `towers.data.item_ranks`.
 
     Attributes:
-        query: looked-up features by name, `[B]`, `[B, L]`, `[B, 2]` or a `Bag`.
+        query: looked-up features by name: `[B]`, float `[B, 2]`, float `[B, L + 1]` of vectors, a `Bag` or `Sequences`.
         item: int64 [B, K] positives, the example's own first.
         present: bool [B, K]; False where an example has fewer than K.
         label: float32 [B, K] weights of their events; 1 in data without weights.

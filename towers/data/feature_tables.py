@@ -1,7 +1,7 @@
 """Looked-up features of a whole data set, and the gather that turns users and items into a batch of them.
 
-`FeatureEncoder.lookup` makes the arrays once, for every user, item and event. A batch gets features by name, `[B]`,
-`[B, L]` or `[B, 2]`, ready for `Tower`.
+`FeatureEncoder.lookup` makes the arrays once, for every user, item and event. A batch gets features by name:
+rows `[B]`, `[B, L]` or `[B, L, 2]`, numbers `[B, 2]` and vectors `[B, L + 1]`; `bagged` makes them input of a `Tower`.
 """
 
 from collections.abc import Mapping

@@ -23,9 +23,9 @@ class Scores(NamedTuple):
     """Scores of one batch: logits for a loss with a temperature, unscaled similarities for one with its own scale.
 
     Attributes:
-        positive: [B, K] of each query's positives, the example's own first.
+        positive: [B, K] of each query's positives; of a user the example's own first.
         negative: [B, M].
-        positive_mask: bool [B, K]; False where a query has fewer than K positives. The first always exists.
+        positive_mask: bool [B, K]; False where a query has fewer than K positives. Of a user the first always exists.
         negative_mask: bool [B, M]; False where a candidate is masked for a query: it gets probability 0.
         log_q_positive: [B, K] log Q of the positives; Q is how often an item is expected among the candidates.
         log_q_negative: [M] or [B, M] log Q of the candidates.

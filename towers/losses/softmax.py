@@ -34,8 +34,8 @@ def sampled_softmax(
     ``P = exp s_y / (exp s_y + sum_{j != y} exp(s_j - c log Q'_j))``. The mean over K positives; 0 without a negative.
     The value can be negative; with c = 1 its gradient estimates that of the full softmax.
 
-    In both, label smoothing e adds ``e (mean of the positives' logits - mean of all logits)``. With "included" that is
-    the cross-entropy against 1 - e on the positives and e spread evenly over all.
+    Label smoothing e adds ``e (mean of the positives' logits - mean of all logits)``: with "included" the cross-entropy
+    against 1 - e on the positives and e spread evenly over all; with "excluded" for each positive beside the negatives.
 
     Args:
         scores: logits.

@@ -89,8 +89,8 @@ class NegativeSampler(tf.Module):
     def expected_count(self, item: tf.Tensor, tries: Any) -> tf.Tensor:
         """Q of items of any shape: how often each was expected in the sample that took `tries` draws.
 
-        Uses float32 and formulas without cancellation: log Q is within 1e-6 for any q down to 1e-37. (In float64, log1p
-        and expm1 would take longer than the draw.)
+        Uses float32 and formulas without cancellation: log Q is within 1e-6 of its size for any q down to 1e-37. (In
+        float64, log1p and expm1 would take longer than the draw.)
         """
 
     def learn(self, item: tf.Tensor) -> None:

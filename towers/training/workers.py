@@ -168,7 +168,8 @@ def place_of(text: str) -> Place | None:
         kind, index = task["type"], int(task["index"])
         own = {"chief": chiefs, "worker": workers}[kind]
         addresses = [*chiefs, *workers]
-        fits = 0 <= index < len(own) and all(address.rpartition(":")[2].isdecimal() for address in addresses)
+        ports = [address.rpartition(":")[2] for address in addresses]
+        fits = 0 <= index < len(own) and all(port.isdecimal() and 0 < int(port) < 2**16 for port in ports)
     except (ValueError, KeyError, TypeError, AttributeError):
         fits = False
     if not fits:

@@ -45,6 +45,8 @@ class Protocol:
             raise DataError(f"--users {self.users}: must be at least 1")
         if self.seed < 0:
             raise DataError(f"--seed {self.seed}: must be at least 0")
+        if self.seed and self.users is None:
+            raise DataError(f"--seed {self.seed}: is of a sample of users; give --users, too")
 
     @property
     def text(self) -> str:

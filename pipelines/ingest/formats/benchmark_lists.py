@@ -5,6 +5,7 @@ The tables have the columns `user_id` and `item_id`.
 """
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,7 @@ def kind_of_lists(path: Path, text: Path) -> str:
         text: the same file unpacked.
 
     Raises:
-        DataError: it is a table: of columns with names, or of users, items and times without.
+        DataError: it is a table: of columns with names, or of users, items and times or ratings without.
     """
     if header := _table_header(text):
         remedy = "give --format csv" if re.search(r"[\t,;|]", header) else "remove that line"
@@ -95,11 +96,17 @@ def kind_of_lists(path: Path, text: Path) -> str:
     widths = {len(words) for words in lines}
     # Items that look like times, too, are ids.
     timed = widths in ({3}, {4}) and all(map(TIME.fullmatch, (words[-1] for words in lines)))
+    users = Counter(words[0] for words in lines)
+    why = ""
     if timed and not all(map(TIME.fullmatch, (words[1] for words in lines))):
+        why = f"each line ends like a time ({lines[0][-1]})"
+    elif widths in ({3}, {4}) and len(users) < len(lines):
+        why = f"each line holds {len(lines[0])} words, and {users.most_common(1)[0][0]!r} begins several"
+    if why:
         raise DataError(
-            f"{path}: each line ends like a time ({lines[0][-1]}): a table without a header, not lists of items; put "
-            "a line of names before it (user_id, item_id, …), with tabs or commas between all columns, and give "
-            "--format csv; if it does hold lists, give --format lightgcn"
+            f"{path}: {why}: a table without a header, not lists of items; put a line of names before it (user_id, "
+            "item_id, …), with tabs or commas between all columns, and give --format csv; if it does hold lists, give "
+            "--format lightgcn"
         )
     return "pairs" if widths == {2} else "lightgcn"
 

@@ -39,6 +39,7 @@ ABOUT = ("readme.txt", "license.txt")  # beside JSON no lists
 IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 MOST_NAMES = 8  # in a message
+PART = re.compile(r"(?<![a-z])(train|test)(?:set)?(?![a-z=])")  # words of a path that name parts of a split; no keys
 
 Split = tuple[str | None, Path]
 
@@ -144,12 +145,11 @@ def event_files(folder: Path, files: list[Path], kind: str) -> list[Split]:
             got = _shown(folder, files)
             raise DataError(f"{folder}: a given split needs one train and one test file and no other events, got {got}")
         return sorted(zip(splits, found, strict=True), key=lambda pair: SPLITS.index(pair[0]))
-    named = {word: path for path in reversed(found) for word in re.split(r"[-_.]", bare_name(path).stem)}
-    train, test = named.get("train"), named.get("test")
-    if train and test and train != test:
+    named = {word: path for path in reversed(found) for word in PART.findall(str(inside(folder, path)).lower())}
+    if len(named) > 1 and named["train"] != named["test"]:
         raise DataError(
-            f"{folder}: {_shown(folder, [train, test])} would be read as one log, test and all; for a given split "
-            "make each part one file, train.*, test.* and perhaps valid.*; else rename them without these words"
+            f"{folder}: {_shown(folder, [named['train'], named['test']])} would be read as one log, test and all; for "
+            "a given split make each part one file, train.*, test.* and perhaps valid.*; else rename them"
         )
     if not found or (len(found) > 1 and kind in ("recbole", "pairs", "lightgcn")):
         raise DataError(f"{folder}: expected one file of {kind} events, got {_shown(folder, files)}")

@@ -53,7 +53,8 @@ def _with_keys(table: Table, values: Mapping[str, str | None], texts: set[str]) 
         for batch in table.read(rejects):
             yield batch.with_columns(columns)
 
-    return replace(table, columns=(*table.columns, *names), read=read)
+    unread = tuple(name for name in table.unread if name not in names)
+    return replace(table, columns=(*table.columns, *names), unread=unread, read=read)
 
 
 def warn_of_table_log(folder: object, names: Iterable[str]) -> None:

@@ -103,10 +103,10 @@ def open_source(
         tell_unread(events, files, kind, [path for _, path in chosen], attributes)
     opened = partial(_open, config=config, copies=copies, skip=skip)
     tables = [opened(path, kind, events=True) for _, path in chosen]
-    if kind == "jsonl":
-        tables = alike(tables)
     if events.is_dir():
         tables = with_keys(tables, [keys_of(inside(events, path)) for _, path in chosen])
+    if kind == "jsonl":  # after it: a file may lack a field that is its key
+        tables = alike(tables)
     of_items, of_users = (
         opened(path, _attribute_kind(path), events=False) if path else None for path in (item_file, user_file)
     )

@@ -69,6 +69,8 @@ def run(config: Path) -> dict[str, Any]:
         step = steps[0]
         try:
             for step in steps:
+                if step.name == "gate":
+                    loop.follow()  # an operator may have chosen another bundle during the training
                 if step.done():
                     continue
                 say(f"daily: {step.name}, {day.name}")

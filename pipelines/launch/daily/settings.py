@@ -10,6 +10,7 @@ from typing import Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from pipelines.bundles.publish import refuse_gate
+from pipelines.bundles.requirement import refuse_other_rules, refuse_own_file
 from pipelines.console import say
 from pipelines.dataset.manifest import digest_of
 from pipelines.errors import DataError
@@ -113,6 +114,8 @@ class Loop:
                 raise DataError(f"{file}: {key}: {path}: no such file or folder")
             if key in ("root", "work") and path.exists() and not path.is_dir():
                 raise DataError(f"{file}: {key}: {path}: not a folder")
+        if paths["root"].resolve() == paths["work"].resolve():
+            raise DataError(f"{file}: root, work: both are {paths['work']}; give the bundles and the days one each")
         return loop
 
     def follow(self) -> None:
@@ -155,13 +158,10 @@ class Loop:
         return {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
 
     def refuse_late_mistakes(self, file: Path) -> None:
-        """Refuses now what a step would refuse after hours of training.
-
-        Args:
-            file: of the settings, for the error.
+        """Refuses now what a step would refuse after hours of training; the errors name `file`, that of the settings.
 
         Raises:
-            DataError: no day could pass the rules, or be trained.
+            DataError: no day could pass the rules, or be trained, or the root requires other rules.
             GateError: the store is a directory with a gate.
         """
         if self.settings.warm and self.recipe.task != "retrieval":
@@ -171,7 +171,9 @@ class Loop:
         if self.settings.store is not None:
             refuse_gate(Store(self.settings.store))
         place = self.settings.rules
-        rules, _ = read_rules(place)
+        refuse_own_file(place, self.settings.root)
+        rules, digest = read_rules(place)
+        refuse_other_rules(place, digest, self.settings.root)
         if rules.of_report and self.recipe.task == "similarity":
             raise DataError(
                 f"{file}: rules: {place}: judges figures of a report; a bundle of task = 'similarity' is judged by "

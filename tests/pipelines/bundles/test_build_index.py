@@ -202,9 +202,9 @@ def test_a_kind_that_there_is_not_is_refused(large: Path) -> None:
         command.run(large, kind="hnsw")  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("target", [0.0, 1.5, float("nan")])
-def test_a_target_that_is_no_share_is_refused(large: Path, target: float) -> None:
-    with pytest.raises(DataError, match=r"--target-recall must lie in \(0, 1\]"):
+@pytest.mark.parametrize("target", [0.0, 0.49, 1.5, float("nan")])
+def test_a_target_that_a_service_refuses_or_that_is_no_share_is_refused(large: Path, target: float) -> None:
+    with pytest.raises(DataError, match=rf"^--target-recall must lie in \[0\.5, 1\], got {target:g}$"):
         command.run(large, target_recall=target)
 
 

@@ -90,6 +90,30 @@ def test_an_operators_day(
     assert "a root in a store has no gate" in said("activate", "v1", "--override", "why", code=2)[0]
 
 
+def test_the_next_command_shows_no_password(
+    system: Any,
+    bundles: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    without_probes: None,
+) -> None:
+    monkeypatch.setattr(choice, "probed", lambda bundle: None)
+    told = []
+    try:
+        for words in (["publish", str(bundles / "v1")], ["activate", "v1"], ["canary", "--clear"]):
+            monkeypatch.setattr(sys, "argv", ["towers", "bundles", *words, "--root", "memory://me:secret@shop/recall"])
+            with pytest.raises(SystemExit) as ended:
+                app.main()
+            streams = capsys.readouterr()
+            assert ended.value.code == 0 and "secret" not in streams.out + streams.err
+            told.append(streams.err.splitlines()[-1].partition("bundles ")[2] or streams.err.splitlines()[-1])
+    finally:
+        system.rm("/me:secret@shop", recursive=True)
+    assert told[0] == "activate v1 --root 'memory://***@shop/recall'"
+    assert told[1].endswith("serve --bundle 'memory://***@shop/recall'")
+    assert told[2] == "list --root 'memory://***@shop/recall'"
+
+
 def test_only_a_whole_bundle_is_published(system: Any, bundles: Path, tmp_path: Path, without_probes: None) -> None:
     shutil.copytree(bundles / "v1", tmp_path / "v1")
     (tmp_path / "v1" / VECTORS).write_bytes(b"x")

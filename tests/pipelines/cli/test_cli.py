@@ -493,6 +493,7 @@ def test_every_word_of_the_commands_for_a_running_service_reaches_them(monkeypat
         ("--bundle b --dataset d --dry-run", ["b"], "forget --user 7 --bundle b --dataset d"),
         ("--state s --bundle b", ["s"], "forget --user 7 --state s --bundle b --dry-run"),
         ("--dataset d --run r", ["d", "r"], "train --dataset d --config r/config.toml --overwrite --out r"),
+        ("--dataset e --run r", ["e", "r"], "forget --user 7 --dataset e --run r --dry-run"),
         ("--dataset d --run r", ["d"], "forget --user 7 --dataset d --run r --dry-run"),
         ("--bundle b", [], None),
         ("--state 'my state' --dry-run", ["my state"], "forget --user 7 --state 'my state'"),
@@ -506,6 +507,8 @@ def test_after_a_user_is_forgotten_the_next_command_removes_checks_or_trains_ane
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr("pipelines.forget.forget.run", lambda *_, **__: {Path(place): {} for place in found})
+    of_run = [Path("d")]
+    monkeypatch.setattr("pipelines.forget.run.datasets_of", lambda _, given: [each for each in given if each in of_run])
     assert towers(monkeypatch, "forget", "--user", "7", *shlex.split(words)) == 0
     assert capsys.readouterr().err == (f"next: {console.towers()} {following}\n" if following else "")
 

@@ -2,9 +2,11 @@
 
 import re
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.axes import Axes
 
 from pipelines.evaluation import plots
 
@@ -79,6 +81,20 @@ def test_labels_of_many_ks_do_not_overlap(ks: list[int], named: list[str]) -> No
     estimate = {"value": 0.45, "low": 0.4, "high": 0.5}
     shown = texts(plots.recall_over_k(ks, {"model": [estimate] * len(ks)}))
     assert [each for each in shown if each.isdecimal()] == named
+
+
+def test_each_of_many_rankers_has_a_curve_of_a_look_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    original, looks = Axes.errorbar, set[tuple[str, str]]()
+
+    def errorbar(axes: Axes, *given: Any, **options: Any) -> Any:
+        looks.add((options["color"], options["marker"]))
+        return original(axes, *given, **options)
+
+    monkeypatch.setattr(Axes, "errorbar", errorbar)
+    estimate = {"value": 0.45, "low": 0.4, "high": 0.5}
+    names = [f"ranker {place}" for place in range(9)]
+    shown = texts(plots.recall_over_k([10, 20], {name: [estimate, estimate] for name in names}))
+    assert {*names} <= {*shown} and len(looks) == 9
 
 
 def test_two_plots_share_no_id_of_a_group() -> None:

@@ -209,6 +209,12 @@ def test_values_called_like_a_slice_have_a_name_of_their_own() -> None:
     }
 
 
+def test_of_values_that_are_equally_frequent_the_same_have_slices_each_time() -> None:
+    values = [f"v{place:02}" for place in range(60)]
+    parts = slices_of_values("group", pl.Series("group", values[::-1]), by_user=True)
+    assert [part.name for part in parts[:10]] == [f"group: {value}" for value in values[:10]]
+
+
 @pytest.mark.parametrize("values", [["few", "many", None], [["few"], ["many", "few"], None]])
 def test_a_column_may_be_called_count(values: list[Any]) -> None:
     parts = slices_of_values("count", pl.Series("count", values), by_user=True)

@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from typer.testing import CliRunner
 
+from pipelines.cli.app import app
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
+from pipelines.ingest import prepare
 from pipelines.launch.gate import model_of
 from serving.bundle.encoder import Encoder
 from serving.bundle.manifest import FeatureSpec, read_manifest
@@ -30,6 +33,7 @@ from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
 from tests.support.paths import ROOT
 from tests.support.worlds.serving import USERS, ArithmeticEncoder, seen_rows, write_world
+from towers.config.sections import DataConfig
 
 GOLDEN = ROOT / "tests" / "golden"
 
@@ -245,10 +249,37 @@ def test_runs_that_saw_the_user_are_named(tmp_path: Path, capsys: pytest.Capture
     told = capsys.readouterr().out
     assert trained[:12] in told and f"{run}: saw the user; train again" in told
     assert set(forget.run(user, datasets=[dataset], runs=[run])) == {run}, "its vocabulary tells it still"
+    capsys.readouterr()
     assert forget.run("nobody", datasets=[dataset], runs=[run]) == {}
+    told = capsys.readouterr()
+    # The data set is no longer the one that it was trained on.
+    assert told.out == f"{run}: may have seen the user: its vocabularies and the data sets given do not tell\n"
+    assert "nothing was changed" not in told.err
+    assert forget.run("nobody", datasets=[GOLDEN / "dataset"], runs=[run], dry_run=True) == {}
+    told = capsys.readouterr()
+    assert told.out == "" and "in none of these places; nothing was changed" in told.err
     (run / "vocabulary" / "query.user_id.txt").write_text("")  # as of a model that knows no user's id
     other = Dataset.open(dataset).users["user_id"][0]
     assert set(forget.run(other, datasets=[dataset], runs=[run])) == {dataset, run}, "trained before the first one went"
+
+
+def test_an_empty_text_is_nobodys_id() -> None:
+    with pytest.raises(DataError) as error:
+        forget.run("", datasets=[GOLDEN / "dataset"], dry_run=True)
+    assert str(error.value) == "--user '': is empty, so it is nobody's id"
+
+
+def test_the_next_command_trains_on_the_data_set_of_the_run(tmp_path: Path) -> None:
+    for name in ("run", "dataset"):
+        shutil.copytree(GOLDEN / name, tmp_path / name)
+    run, dataset, other = (tmp_path / name for name in ("run", "dataset", "other"))
+    user = (run / "vocabulary" / "query.user_id.txt").read_text(encoding="utf-8").split("\n")[4]
+    (tmp_path / "events.csv").write_text(f"user_id,item_id\n{user},a\n" + "".join(f"v{n},b\n" for n in range(9)))
+    prepare.run(DataConfig(split="random", valid_share=0, test_share=0), tmp_path / "events.csv", other)
+    words = ["forget", "--user", user, "--dataset", str(other), "--dataset", str(dataset), "--run", str(run)]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert f"train --dataset {dataset} --config {run / 'config.toml'} --overwrite --out {run}\n" in done.output
 
 
 def test_bytes_that_are_no_text_are_nobodys_id(tmp_path: Path) -> None:

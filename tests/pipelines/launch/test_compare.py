@@ -626,6 +626,7 @@ def test_damaged_and_altered_reports_are_refused(tmp_path: Path, damage: Callabl
         (["a"], {}, "give at least two"),
         (["a", "a"], {}, "give at least two"),
         (["a", "b", "a"], {}, "a is named twice"),
+        (["b", "a", "a"], {}, "a is named twice"),
         (["a,b", "b"], {}, "b is named twice"),
         (["a", "none"], {}, "none: neither a report"),
         (["a", "b"], {"metric": "recal@20"}, "metric 'recal@20': expected NAME@K"),

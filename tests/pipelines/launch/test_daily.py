@@ -1,5 +1,6 @@
 """`towers daily`: three days from events to the bundle that answers; kills, a refusal, a lock, what is told."""
 
+import hashlib
 import json
 import re
 import sys
@@ -32,6 +33,7 @@ from pipelines.launch.daily.daily import LOCK
 from pipelines.launch.daily.day import ACTIVATED, FAILED, PLAN, SUMMARY, Day, Step
 from pipelines.launch.daily.days import all_days
 from pipelines.launch.daily.settings import Loop, Settings
+from pipelines.launch.gate import require
 from pipelines.launch.rules import read_rules
 from pipelines.training import train
 from serving.bundle.active import Active, Canary
@@ -698,6 +700,31 @@ def test_the_store_says_what_answers(loop: Loop, tmp_path: Path, capsys: pytest.
         loop.follow()
 
 
+def test_a_day_is_judged_beside_what_was_chosen_in_the_store_during_its_training(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan(tmp_path, "2026-11-01-a", "2026-11-01T03:30")
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30")
+    stored(loop, tmp_path, "2026-11-01-a", "2026-11-03-c")
+    choose(tmp_path / "store", "2026-11-03-c")
+    active = []
+
+    def steps(day: Day, activating: Callable[[], object]) -> tuple[Step, ...]:
+        def judge() -> None:
+            active.append(day.loop.active)
+            raise GateError("enough")
+
+        return (
+            Step("train", lambda: False, lambda: choose(tmp_path / "store", "2026-11-01-a")),
+            Step("gate", lambda: day.loop.active == "2026-11-03-c", judge),
+        )
+
+    monkeypatch.setattr(Day, "steps", steps)
+    with pytest.raises(GateError, match="enough"):
+        daily.run(tmp_path / "daily.toml")
+    assert active == ["2026-11-01-a"]
+
+
 def test_old_days_leave_the_store_but_not_what_was_chosen_there_meanwhile(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -1064,6 +1091,7 @@ WRONG = {
     'format = "cvs"': "format: must be one of auto, csv, .*; got 'cvs'; did you mean 'csv'",
     'work = "gate.toml"': "work: .*gate.toml: not a folder",
     'root = "gate.toml"': "root: .*gate.toml: not a folder",
+    'work = "bundles"': "root, work: both are .*/bundles; give the bundles and the days one each",
     'root = "s3://bucket/recall"': "root: must be on this machine; got 's3://bucket/recall'; .* the key 'store'$",
     'work = "s3://me:secret@bucket/days"': r"work: must be on this machine; got 's3://\*\*\*@bucket/days'; ",
     'items = "https://example.com/items.csv"': "items: must be on this machine; got .*; copy it here first$",
@@ -1163,6 +1191,26 @@ def test_a_store_that_is_a_folder_with_a_gate_is_refused_before_the_first_step(l
     store = f"{tmp_path}/store"
     assert str(error.value) == f"file://{store}/gate.toml: this root has a gate; name the root by its path, {store}"
     assert not (tmp_path / "days").exists()
+
+
+def test_a_root_that_requires_other_rules_is_told_before_the_first_step(loop: Loop, tmp_path: Path) -> None:
+    root, rules = tmp_path / "bundles", tmp_path / "gate.toml"
+    root.mkdir()
+    (tmp_path / "other.toml").write_text(RULES + "# others\n", encoding="utf-8")
+    require(tmp_path / "other.toml", root)
+    digests = [hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()[:12] for name in ("gate.toml", "other.toml")]
+    with pytest.raises(DataError) as error:
+        daily.run(tmp_path / "daily.toml")
+    assert str(error.value) == (
+        f"{rules}: not the rules that {root} requires ({digests[0]}; those are other.toml, {digests[1]}); name them, "
+        f"or `towers bundles gate {rules} --root {root}`"
+    )
+    assert not (tmp_path / "days").exists()
+    require(rules, root)
+    loop.refuse_late_mistakes(tmp_path / "daily.toml")
+    write_settings(tmp_path, SETTINGS.replace("gate.toml", "bundles/gate.toml"))
+    with pytest.raises(DataError, match=r"bundles/gate\.toml: the root keeps there which rules it requires; "):
+        daily.run(tmp_path / "daily.toml")
 
 
 def test_damaged_files_of_a_day_are_named_with_what_to_do(

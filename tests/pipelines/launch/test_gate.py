@@ -382,6 +382,9 @@ def test_a_rollback_goes_back_to_the_content_that_answered(root: Root) -> None:
     with (root.root / "gate.log").open("a") as log:
         log.write('{"action": "cut o')
     assert root.bundles("rollback")[0] == 0
+    # What came after it has a line of its own.
+    told = [json.loads(line) for line in (root.root / "gate.log").read_text().split("\n")[-2:] if line]
+    assert [each["action"] for each in told] == ["rollback"]
     assert root.bundles("activate", NEW, "--override", "once more")[0] == 0
     (root.root / "gate.log").unlink()
     assert root.bundles("rollback")[0] == 3
@@ -414,6 +417,24 @@ def test_wrong_rules_are_no_gate(root: Root, tmp_path: Path) -> None:
     assert (root.root / "gate.toml").read_bytes() == before
     code, said = root("bundles", "gate", str(root.rules), "--root", str(tmp_path / "nowhere"))
     assert code == 2 and "no such directory" in said
+
+
+def test_rules_in_the_place_of_the_gate_are_not_replaced(root: Root) -> None:
+    own = root.root / "gate.toml"
+    shutil.copy(root.rules, own)
+    code, said = root.bundles("gate", str(own))
+    assert code == 2 and own.read_bytes() == root.rules.read_bytes()
+    told = f"{own}: the root keeps there which rules it requires; give the rules another name"
+    assert said.strip() == f"error: {told}"
+
+
+def test_the_next_command_names_the_root_where_a_link_leads(root: Root, tmp_path: Path) -> None:
+    link = tmp_path / "latest"
+    link.symlink_to(root.root / NEW)
+    words = ["gate", root.rules, "--candidate", link, "--report", root.root / f"{NEW}.report"]
+    words += ["--baseline", root.root / OLD, "--baseline-report", root.root / f"{OLD}.report"]
+    code, said = root(*map(str, words))
+    assert code == 0 and f"bundles activate {NEW} --root {root.root}\n" in said
 
 
 @pytest.mark.parametrize("step", ["verify", "judge_index"])

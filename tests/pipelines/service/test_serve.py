@@ -58,6 +58,36 @@ def test_the_command_ends_with_one_line_and_exit_code_2(taken: int) -> None:
     assert done.stderr.count("\n") == 1 and done.stdout == ""
 
 
+FAILING = """
+import sys
+from pathlib import Path
+from pipelines.cli import app
+from pipelines.service import serve
+from serving.errors import BundleError
+from serving.service.service import Service
+
+def fails(service):
+    raise BundleError("it finds nothing")
+
+if sys.argv.pop(1) == "bundle":
+    Service.start = fails
+serve.refuse_files = lambda settings: None  # it was right a moment ago
+app.main()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("cause", ["bundle", "keys"])
+def test_a_service_that_cannot_start_ends_with_exit_code_2(tmp_path: Path, cause: str) -> None:
+    keys = tmp_path / "keys.toml"
+    keys.write_text("no file of keys" if cause == "keys" else "", encoding="utf-8")
+    words = ["serve", "--bundle", str(write_whole_world(tmp_path)), "--port", "0", "--keys", str(keys)]
+    done = subprocess.run([sys.executable, "-c", FAILING, cause, *words], capture_output=True, text=True, timeout=90)
+    assert done.returncode == 2
+    assert done.stderr.endswith("\nerror: the service could not start; the log above says why\n")
+    assert ("it finds nothing" if cause == "bundle" else f"{keys}: ") in done.stderr
+
+
 OPENING = """
 import sys, time
 from pathlib import Path
@@ -180,7 +210,8 @@ def config_of(bundle: Path, **settings: Any) -> uvicorn.Config:
     """What the command has uvicorn run, with this process's own log."""
     given: list[uvicorn.Config] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "Server", lambda config: SimpleNamespace(run=lambda: given.append(config)))
+        double = lambda config: SimpleNamespace(run=lambda _: given.append(config), started=True)  # noqa: E731
+        patch.setattr(command, "Server", double)
         patch.setattr(command, "log_config", lambda settings: None)
         command.run(bundle=bundle, port=0, **settings)
     return given[0]

@@ -287,6 +287,28 @@ def test_a_worker_that_the_system_has_no_room_for_is_tried_again(
     assert worker.start_at is None and worker.process is not first
 
 
+def test_workers_that_have_started_are_stopped_where_the_system_has_no_room_for_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process joins them before it ends, and they end with their parent: nobody else would stop them."""
+    sent: list[int] = []
+    monkeypatch.setattr(workers.SPAWN, "Process", Process)
+    monkeypatch.setattr(workers.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(Worker, "send", lambda worker, number: sent.append(number))
+    supervisor = workers.Workers(uvicorn.Config("", log_config=None, workers=3), [], tmp_path / "metrics")
+    started: list[Worker] = []
+
+    def worker() -> Worker:
+        monkeypatch.setattr(Process, "room", len(started) < 2)
+        started.append(Worker(supervisor._config, [], supervisor._wanted))
+        return started[-1]
+
+    monkeypatch.setattr(supervisor, "_worker", worker)
+    with pytest.raises(BlockingIOError):
+        supervisor.run()
+    assert sent == [signal.SIGTERM] * 2 and all(each.closing.value for each in started)
+
+
 @pytest.mark.parametrize("graceful_s", [None, 45])
 def test_a_worker_that_finishes_its_requests_has_their_time_before_it_counts_as_hung(
     monkeypatch: pytest.MonkeyPatch, graceful_s: int | None

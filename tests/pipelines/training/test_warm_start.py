@@ -345,10 +345,28 @@ def test_a_pair_whose_last_event_alone_is_kept_leaks_by_its_earlier_one(
     refused = pytest.raises(
         DataError,
         match=r"stage 'train' trained on 1 of the 1 test events of .*new-data.* or train without --warm-from; with "
-        r"data\.duplicates = 'last' each pair that repeats is one, 'first' and 'keep' have none of them$",
+        r"data\.duplicates = 'last' each pair that repeats is one; with 'first', or 'keep' and times, none is$",
     )
     with refused if leaks else nullcontext():
         earlier.refuse_leak(Dataset.open(tmp_path / "new-data"), {"train": ("test",)})
+
+
+def test_where_no_times_tell_a_pair_that_repeats_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    """Of lists in order nothing tells ada's second tea from the first, which was trained on."""
+    config = DataConfig(split="leave_last_out", duplicates="keep")
+    for name, more in (("old", ""), ("new", " jam tea")):
+        lists = [f"u{user} a b c d" for user in range(4)] + [f"ada tea bun{more}"]
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "sequences.txt").write_text("\n".join(lists) + "\n")
+        prepare.run(config, tmp_path / name, tmp_path / f"{name}-data")
+    data = [Dataset.open(tmp_path / f"{name}-data") for name in ("old", "new")]
+    summary = {"dataset": data[0].manifest.fingerprint, "dataset_path": "../old-data"}
+    with pytest.raises(DataError) as error:
+        EarlierRun(tmp_path / "run", recipe(), summary).refuse_leak(data[1], {"train": ("test",)})
+    assert str(error.value).endswith(
+        "or train without --warm-from; where no times tell, each pair that repeats is one; with "
+        "data.duplicates = 'first' none is"
+    )
 
 
 @pytest.mark.parametrize("kind", ["impression", "given"])

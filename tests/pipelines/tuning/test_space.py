@@ -788,6 +788,7 @@ def test_a_recipes_text_reads_back_as_its_settings() -> None:
         ("given", ["train.txt", "test.txt"], {}, "a random 10% of the events outside the test"),
         ("given", ["train.txt", "valid.txt", "test.txt"], {}, "those of valid.txt"),
         ("given", ["train.txt", "valid.txt"], {"validation": "given"}, "those of valid.txt"),
+        ("given", ["Train.csv", "Valid.csv", "Test.csv"], {}, "those of Valid.csv"),
         ("given", ["valid.csv"], {"validation": "random"}, "a random 10% of the events outside the test"),
         (
             "given",

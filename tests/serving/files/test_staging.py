@@ -171,6 +171,26 @@ def test_a_kill_while_the_old_content_is_removed_leaves_nothing_for_ever(
     assert names(tmp_path) == ["out"] and (tmp_path / "out" / "file").read_text() == "second"
 
 
+@pytest.mark.parametrize("rename", ["rename", "replace"])
+def test_a_signal_just_after_a_rename_leaves_the_old_content_or_the_new_in_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rename: str
+) -> None:
+    out, original = tmp_path / "out", getattr(Path, rename)
+    write(out, "old")
+
+    def interrupted(path: Path, target: Path) -> None:
+        original(path, target)
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, rename, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(out, "new", overwrite=True)
+    assert (out / "file").read_text() == ("old" if rename == "rename" else "new")
+    write(out, "again", overwrite=True)
+    assert (out / "file").read_text() == "again" and names(tmp_path) == ["out"]
+
+
 def test_replacing_and_refusing(tmp_path: Path) -> None:
     write(tmp_path / "out", "first")
     with pytest.raises(OutputExistsError, match="out already exists"):

@@ -307,6 +307,16 @@ def test_a_vector_whose_squares_are_zero_is_no_zero_vector(tmp_path: Path) -> No
     assert (rows[0].tolist(), scores[0].tolist()) == (alone.rows.tolist(), alone.scores.tolist())
 
 
+def test_a_query_without_a_user_is_not_of_the_user_whose_id_is_empty(tmp_path: Path) -> None:
+    """As in logs of anonymous traffic; `towers prepare` drops such events."""
+    write_world(tmp_path / "bundle", query_ids=["", *(f"u{user}" for user in range(1, USERS))])
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder())
+    nobody, empty = recaller.recall(RecallQuery(k=ITEMS)), recaller.recall(RecallQuery(user_id="", k=ITEMS))
+    assert (nobody.source, len(nobody.ids)) == ("popular", ITEMS)
+    assert (empty.source, len(empty.ids)) == ("user", ITEMS - len(seen_rows(0)))
+
+
 def test_a_zero_vector_is_answered_by_popularity_without_what_was_seen(tmp_path: Path) -> None:
     """Training learnt nothing of user 1; of them only the seen items are known. The tower knows not "nowhere"."""
     vectors = np.zeros((2, 3), np.float32)

@@ -92,6 +92,8 @@ REFUSED += [
     for key, value in {"impression_weight": 2.0, "impression_request": "page"}.items()
 ]
 EXCLUDED = {"name": "sampled_softmax", "positive": "excluded"}
+OPTIMA, DELTAS = {"positive_optimum": 1.0, "negative_optimum": 0.0}, {"positive_delta": 1.0, "negative_delta": 0.0}
+CIRCLE = {"name": "circle", **OPTIMA, **DELTAS}
 PER_USER = {"name": "full_softmax", "per_user": True}
 REFUSED += [
     (
@@ -125,6 +127,7 @@ REFUSED += [
         "false",
     ),
     ({"loss": EXCLUDED | {"hardest_negatives": 5}}, "loss.hardest_negatives: positive = 'excluded'", "leave it out"),
+    ({"loss": EXCLUDED | {"known_positives": 5}}, "loss.known_positives: positive = 'excluded'", "leave it out"),
     ({"loss": EXCLUDED | {"impressions": 5}}, "loss.impressions: positive = 'excluded'", "leave one of them out"),
     ({"loss": EXCLUDED | {"correction": 0.5}}, "loss.correction: positive = 'excluded'", "got 0.5"),
     (
@@ -186,6 +189,7 @@ REFUSED += [
         "loss.margin_every: the margin would stay 0, as training ends before: train.epochs = 10",
         "got 11",
     ),
+    ({"loss": CIRCLE | {"margin": 0.4}}, "loss.margin: the optima and deltas, all given", "leave one of them out"),
     (
         {"loss": {"name": "distance_softmax", "correction": 1.0, "hardest_negatives": 5}},
         "loss.hardest_negatives: with a correction",

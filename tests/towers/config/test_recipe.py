@@ -264,6 +264,12 @@ def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path
     assert load_config(recipe).negatives.name == "in_batch"  # type: ignore[union-attr]
     recipe.write_text('[sampler]\nname = "uniform"\n')
     assert load_config(recipe, ["loss.name=full_softmax", "sampler="]).negatives is None
+    for order in (["loss=", "loss.name=bsl"], ["loss.correction=0.3", "loss=", "loss.name=nce", "loss.name=bsl"]):
+        found = load_config("ml-1m", order).loss
+        assert (found.name, found.correction) == ("bsl", 0.0)  # type: ignore[union-attr]
+    assert load_config("ml-1m", ["loss.name=bsl", "loss="]).loss == load_config("ml-1m", ["loss="]).loss
+    named = load_config("default", ["features.candidate={derive=true}", "features.candidate.name="])
+    assert named.features.changes == {"candidate": {"name": False}}
     assert load_config("ml-1m").distillation.on and not load_config("ml-1m", ["distillation="]).distillation.on
     with pytest.raises(ConfigError, match="sampler="):
         load_config(recipe, ["loss.name=full_softmax"])

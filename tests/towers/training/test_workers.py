@@ -315,6 +315,8 @@ def test_a_place_counts_the_chief_first() -> None:
         '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "worker", "index": 2}}',
         '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"type": "ps", "index": 0}}',
         '{"cluster": {"worker": ["a", "b"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:22222222", "b:1"]}, "task": {"type": "worker", "index": 0}}',
+        '{"cluster": {"worker": ["a:0", "b:1"]}, "task": {"type": "worker", "index": 0}}',
         '{"cluster": {"worker": "a:1"}, "task": {"type": "worker", "index": 0}}',
     ],
 )

@@ -202,6 +202,7 @@ def test_an_impression_before_the_event_of_a_target_is_not_it(tmp_path: Path) ->
         ({"begin": "2026-11-01"}, "--from 2026-11-01: no test event is left"),
         ({"users": 0}, "--users 0: must be at least 1"),
         ({"seed": -1}, "--seed -1: must be at least 0"),
+        ({"seed": 1}, "^--seed 1: is of a sample of users; give --users, too$"),
     ],
 )
 def test_a_bad_value_is_named(data: Dataset, options: dict[str, Any], message: str) -> None:

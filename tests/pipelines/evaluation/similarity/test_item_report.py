@@ -235,7 +235,7 @@ def test_pairs_have_recall_and_show_their_partners(
     ("options", "message"),
     [
         ({"protocol": Protocol(repeats=True, users=9)}, "^--repeats --users 9: about users; .* of item similarity"),
-        ({"protocol": Protocol(seed=3)}, "^--seed 3: about users"),
+        ({"protocol": Protocol(users=9, seed=3)}, "^--users 9 --seed 3: about users"),
         (
             {"url": "http://127.0.0.1:1", "user_ids": True},
             "^--url --user-ids: about users; .* takes --k, --no-map, and",

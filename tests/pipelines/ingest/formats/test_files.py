@@ -479,6 +479,21 @@ def test_a_table_without_a_header_whose_lines_end_in_times_is_no_lists(tmp_path:
 
 
 @pytest.mark.parametrize(
+    ("text", "user"), [("1 1 2\n1 2 4\n2 1 3.5\n", "1"), ("u1, a, 5, x\nu2, a, 4, x\nu2, b, 4, x\n", "u2,")]
+)
+def test_ratings_without_a_header_are_no_lists(tmp_path: Path, text: str, user: str) -> None:
+    path = tmp_path / "ratings.txt"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, path)
+    assert str(caught.value) == (
+        f"{path}: each line holds {len(text.splitlines()[0].split())} words, and {user!r} begins several: a table "
+        "without a header, not lists of items; put a line of names before it (user_id, item_id, …), with tabs or "
+        "commas between all columns, and give --format csv; if it does hold lists, give --format lightgcn"
+    )
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "u1 1700000001 1700000002\nu2 1700000003 1700000001\n",  # long ids, not times

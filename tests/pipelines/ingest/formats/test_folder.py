@@ -199,6 +199,10 @@ def test_given_items_take_the_place_of_packed_ones(tmp_path: Path) -> None:
         (("train-0", "train-1", "validation-0", "test-0"), "train-0", "test-0"),
         (("ml_train", "ml_test"), "ml_train", "ml_test"),
         (("part=1/ml.train.2020", "part=2/ml.test.2020"), "part=1/ml.train.2020", "part=2/ml.test.2020"),
+        (("split=train/part-0", "split=test/part-0"), "split=train/part-0", "split=test/part-0"),
+        (("TrainSet", "TestSet"), "TrainSet", "TestSet"),
+        (("train1", "test1"), "train1", "test1"),
+        (("train (1)", "test (1)"), "train (1)", "test (1)"),
     ],
 )
 def test_parts_of_a_split_under_other_names_are_not_read_as_one_log(
@@ -209,13 +213,20 @@ def test_parts_of_a_split_under_other_names_are_not_read_as_one_log(
         opened(tmp_path, source)
     assert str(caught.value) == (
         f"{source}: {train}.csv, {test}.csv would be read as one log, test and all; for a given split make each part "
-        "one file, train.*, test.* and perhaps valid.*; else rename them without these words"
+        "one file, train.*, test.* and perhaps valid.*; else rename them"
     )
 
 
 @pytest.mark.parametrize(
     "names",
-    [("ml_train_1", "ml_train_2"), ("latest_0", "training_0"), ("train_test_0", "train_test_1"), ("my_test", "more")],
+    [
+        ("ml_train_1", "ml_train_2"),
+        ("latest_0", "training_0"),
+        ("train_test_0", "train_test_1"),
+        ("my_test", "more"),
+        ("trainsets", "testsets"),
+        ("test=a/transport=bus/x", "test=a/transport=train/x"),
+    ],
 )
 def test_names_that_are_no_parts_of_a_split_are_one_log(tmp_path: Path, names: tuple[str, ...]) -> None:
     source = folder_of(tmp_path, csvs(*(f"{name}.csv" for name in names)))

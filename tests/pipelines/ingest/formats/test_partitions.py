@@ -76,6 +76,18 @@ def test_every_key_is_a_column(tmp_path: Path, suffix: str, capsys: pytest.Captu
     )
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "jsonl"])
+def test_a_file_without_a_field_of_its_key_has_the_key_beside_one_with_it(tmp_path: Path, suffix: str) -> None:
+    events = write(
+        tmp_path / "events",
+        {
+            f"country=FR/a.{suffix}": {"user": ["u1"], "item": ["a"], "country": ["France"]},
+            f"country=DE/b.{suffix}": {"user": ["u2"], "item": ["b"]},
+        },
+    )
+    assert rows(opened(tmp_path, events), "country") == [("u1", "a", "France"), ("u2", "b", "DE")]
+
+
 def test_a_key_may_be_the_time(tmp_path: Path) -> None:
     events = write(
         tmp_path / "events",
