@@ -463,18 +463,22 @@ def test_inches_in_items_stay_in_their_columns(tmp_path: Path) -> None:
     ]
 
 
+def refused_as_table(tmp_path: Path, path: Path, why: str) -> None:
+    with pytest.raises(DataError) as caught:
+        opened(tmp_path, path)
+    assert str(caught.value) == (
+        f"{path}: {why}: a table without a header, not lists of items; put a line of names before it (user_id, "
+        "item_id, …), with tabs or commas between all columns, and give --format csv; if it does hold lists, give "
+        "--format lightgcn"
+    )
+
+
 @pytest.mark.parametrize("cells", ["u{n} i{n} 17000000{n}", "u{n}\ti{n}\t5\t17000000{n}000"])
 def test_a_table_without_a_header_whose_lines_end_in_times_is_no_lists(tmp_path: Path, cells: str) -> None:
     path = tmp_path / "clicks.txt"
     path.write_text("".join(cells.format(n=n) + "\n" for n in range(10, 100)), encoding="utf-8")
     last = cells.format(n=10).split()[-1]
-    with pytest.raises(DataError) as caught:
-        opened(tmp_path, path)
-    assert str(caught.value) == (
-        f"{path}: each line ends like a time ({last}): a table without a header, not lists of items; put a line of "
-        "names before it (user_id, item_id, …), with tabs or commas between all columns, and give --format csv; if it "
-        "does hold lists, give --format lightgcn"
-    )
+    refused_as_table(tmp_path, path, f"each line ends like a time ({last})")
     assert ("u10", last) in pairs(opened(tmp_path, path, format="lightgcn"))
 
 
@@ -484,12 +488,8 @@ def test_a_table_without_a_header_whose_lines_end_in_times_is_no_lists(tmp_path:
 def test_ratings_without_a_header_are_no_lists(tmp_path: Path, text: str, user: str) -> None:
     path = tmp_path / "ratings.txt"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(DataError) as caught:
-        opened(tmp_path, path)
-    assert str(caught.value) == (
-        f"{path}: each line holds {len(text.splitlines()[0].split())} words, and {user!r} begins several: a table "
-        "without a header, not lists of items; put a line of names before it (user_id, item_id, …), with tabs or "
-        "commas between all columns, and give --format csv; if it does hold lists, give --format lightgcn"
+    refused_as_table(
+        tmp_path, path, f"each line holds {len(text.splitlines()[0].split())} words, and {user!r} begins several"
     )
 
 
