@@ -74,8 +74,8 @@ def calm(result: Result) -> Rows:
         back = " / ".join(f"> {watched - BACK_S:g}" if after >= watched else f"{after:g}" for after, watched in waits)
         refused = several([run["after"]["statuses"].get("429", 0) for run in runs], ",")
         sent = several([run["after"]["sent"] for run in runs], ",")
-        watch = f"in the {waits[0][1]:g} s that followed {refused} of {sent} normal requests were refused"
-        told = f"normal speed was back after {back} s; {watch}, none once it was back"
+        watch = f"in the {waits[0][1]:g} s after the overload {refused} of {sent} normal requests were refused"
+        told = f"{watch}; normal speed was back, and nothing refused any more, after {back} s"
         rows.append((what, f"{times}; {rates}; {told}", command))
     loris = result["slow_loris"]
     slow = f"{loris['slow'][0]['connections']} clients that send by bytes"

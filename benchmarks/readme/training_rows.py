@@ -70,7 +70,8 @@ def evaluation(result: Result) -> Rows:
             f"Exact top {result['sizes']['k']} of {result['sizes']['users']:,} users, seen items masked, on vectors "
             f"{' / '.join(result['worlds'])}",
             f"{seconds} s; {product} times the bare matrix product (`ExactIndex` of the service {same}, and {service} "
-            f"times NumPy's own, slower product), {faster} times as fast as TFRS's layers asked for the same lists",
+            f"times NumPy's own, slower product, by which its goal is judged), {faster} times as fast as TFRS's layers "
+            "asked for the same lists",
             "training.full_evaluation",
         )
     ]

@@ -23,7 +23,7 @@ def ordered(overrides: Iterable[str]) -> list[str]:
         key = override.partition("=")[0].strip()
         place = len(found)
         if key in NAMES:
-            before = {*NAMES, f"{key.partition('.')[0]}="}
+            before = {*NAMES, *(f"{name}=" for name in NAMES), f"{key.partition('.')[0]}="}
             place = max((n + 1 for n, each in enumerate(found) if _head(each) in before), default=0)
         found.insert(place, override)
     return found

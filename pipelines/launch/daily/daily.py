@@ -70,7 +70,7 @@ def run(config: Path) -> dict[str, Any]:
         try:
             for step in steps:
                 if step.name == "gate":
-                    loop.follow()  # an operator may have chosen another bundle during the training
+                    loop.follow(warns=False)  # an operator may have chosen another bundle during the training
                 if step.done():
                     continue
                 say(f"daily: {step.name}, {day.name}")

@@ -118,10 +118,10 @@ class Loop:
             raise DataError(f"{file}: root, work: both are {paths['work']}; give the bundles and the days one each")
         return loop
 
-    def follow(self) -> None:
+    def follow(self, *, warns: bool = True) -> None:
         """Copies `active.json` of the store to the root, where the steps, and a gate of the root, look for it.
 
-        Warns if the root does not have the bundle that answers.
+        `warns` if the root does not have the bundle that answers.
 
         Raises:
             BundleError: the store cannot be read, or its `active.json` is damaged.
@@ -131,7 +131,7 @@ class Loop:
             parsed_active(content, f"{self.settings.shown_store}/{ACTIVE}")
             with staged(self.settings.root / ACTIVE, overwrite=True) as half:
                 half.write_bytes(content)
-        if self.active is None and self.choice is not None:
+        if warns and self.active is None and self.choice is not None:
             place = "" if content is None else f" answers in {self.settings.shown_store} and"
             say(
                 f"warning: {self.choice.active}{place} is not in {self.settings.root}: the bundle of today is judged "
@@ -158,7 +158,7 @@ class Loop:
         return {now.active, *now.previous[:1], *([now.canary.bundle] if now.canary else [])}
 
     def refuse_late_mistakes(self, file: Path) -> None:
-        """Refuses now what a step would refuse after hours of training; the errors name `file`, that of the settings.
+        """Refuses now what a step would refuse after hours of training; `file` is that of the settings.
 
         Raises:
             DataError: no day could pass the rules, or be trained, or the root requires other rules.

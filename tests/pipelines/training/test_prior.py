@@ -26,7 +26,7 @@ from pipelines.training.prior import chosen_on_validation
 from pipelines.training.stage import stages
 from pipelines.training.validation import validation
 from serving.bundle.encoder import Encoder
-from serving.bundle.manifest import DIGEST, json_digest
+from serving.bundle.manifest import DIGEST, MANIFEST, json_digest, read_manifest, write_manifest
 from serving.bundle.reader import Bundle
 from serving.catalogue.journal import UserEvent
 from serving.catalogue.sqlite_journal import SqliteJournal
@@ -501,10 +501,15 @@ def test_a_prior_without_weights_answers_unknown_users_alone(
 ) -> None:
     export.run(weightless, tmp_path / "bundle", vectors=kind)
     info = build_index.run(tmp_path / "bundle", kind="scann", target_recall=0.9, target_k=10)
+    # An earlier commit took targets that services may refuse.
+    low = info.model_copy(update={"measured": info.measured | {"target_recall": 0.3}})
+    whole = read_manifest(tmp_path / "bundle")
+    write_manifest(whole.model_copy(update={"index": low}), tmp_path / "bundle" / MANIFEST)
     renew.run(tmp_path / "bundle", world / "events.parquet", tmp_path / "renewed")
     assert NO_WEIGHTS in capsys.readouterr().err
     old, new = Bundle.open(tmp_path / "bundle"), Bundle.open(tmp_path / "renewed")
     assert new.manifest.index is not None and new.manifest.index.kind == info.kind == "scann"
+    assert new.manifest.index.measured["target_recall"] == 0.5
     assert "recall_vectors.npy" not in {*old.manifest.files, *new.manifest.files}
     before, after = (
         Recaller(each, open_index(each)).recall(RecallQuery(user_id=f"u{NEW_USERS + 1}", k=ITEMS))

@@ -267,6 +267,7 @@ def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path
     for order in (["loss=", "loss.name=bsl"], ["loss.correction=0.3", "loss=", "loss.name=nce", "loss.name=bsl"]):
         found = load_config("ml-1m", order).loss
         assert (found.name, found.correction) == ("bsl", 0.0)  # type: ignore[union-attr]
+    assert load_config("ml-1m", ["loss.name=", "loss.name=bsl"]).loss.name == "bsl"
     assert load_config("ml-1m", ["loss.name=bsl", "loss="]).loss == load_config("ml-1m", ["loss="]).loss
     named = load_config("default", ["features.candidate={derive=true}", "features.candidate.name="])
     assert named.features.changes == {"candidate": {"name": False}}

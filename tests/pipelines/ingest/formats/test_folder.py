@@ -226,6 +226,7 @@ def test_parts_of_a_split_under_other_names_are_not_read_as_one_log(
         ("my_test", "more"),
         ("trainsets", "testsets"),
         ("test=a/transport=bus/x", "test=a/transport=train/x"),
+        ("ab_test_id=1/transport=bus/x", "ab_test_id=1/transport=train/x"),
     ],
 )
 def test_names_that_are_no_parts_of_a_split_are_one_log(tmp_path: Path, names: tuple[str, ...]) -> None:
