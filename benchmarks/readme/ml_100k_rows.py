@@ -72,13 +72,14 @@ def cold_start(result: Result) -> Rows:
         items, users = (result["figures"][name][part] for part in ("new items", "new users"))
         model, even = users["vectors, x = 0"], items["vectors, x = 1"]
         content, chance = items["content"], items["chance"]
-        best = max(("popularity_users", "item_knn"), key=lambda baseline, of=users: of[baseline]["value"])
         figure = f"{interval(even)} / {several([content['value'], chance['value']], '.4f')}"
         what = f"{title}, pretrained vectors, x = 1, items without an event: recall@50 / content / chance"
         rows.append((what, figure, "quality.cold_start --work DIR"))
-        ahead = [interval(users[f"vectors, x = 0 minus {name}"]) for name in ("popularity_users", best)]
-        told = several([model["value"], *(users[name]["value"] for name in ("popularity_users", "item_knn"))], ".4f")
-        figure = f"{told}; ahead by {ahead[0]}" + (f"; of item-kNN {ahead[1]}" if best == "item_knn" else "")
+        popular, item_knn = (users[each]["value"] for each in ("popularity_users", "item_knn"))
+        figure = f"{several([model['value'], popular, item_knn], '.4f')}; ahead by "
+        figure += interval(users["vectors, x = 0 minus popularity_users"])
+        if item_knn > popular:
+            figure += f"; of item-kNN {interval(users['vectors, x = 0 minus item_knn'])}"
         what = "… another model, x = 0, users without an event: recall@50 / popularity by users / item-kNN"
         rows.append((what, figure, "quality.cold_start --work DIR"))
     return rows

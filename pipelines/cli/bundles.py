@@ -3,15 +3,13 @@
 The work is in `pipelines.bundles`.
 """
 
-import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import Overwrite, State, bundle_place, example
+from pipelines.cli.options import Overwrite, State, bundle_place, example, shown_place
 from pipelines.console import next_step
-from serving.client.address import without_password
 
 Root = Annotated[
     str,
@@ -42,7 +40,7 @@ def publish(
     if "://" not in root:
         raise typer.BadParameter(f"must be a URL, such as s3://bucket/recall, got {root!r}", param_hint="--root")
     published = command.publish(bundle, root, name, override)
-    next_step("bundles activate", Path(published), "--root", _shown(root))
+    next_step("bundles activate", Path(published), "--root", shown_place(root))
 
 
 @app.command("list", epilog=example("towers bundles list --root bundles"))
@@ -59,7 +57,7 @@ def activate(name: Name, root: Root, override: Override = None) -> None:
     from pipelines.bundles import activate as command
 
     active = command.activate(_place(root, override), name, override)
-    next_step("bundles list --root" if active.previous else "serve --bundle", _shown(root))
+    next_step("bundles list --root" if active.previous else "serve --bundle", shown_place(root))
 
 
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
@@ -82,7 +80,7 @@ def rollback(root: Root, override: Override = None) -> None:
     from pipelines.bundles import activate as command
 
     command.rollback(_place(root, override), override)
-    next_step("bundles list --root", _shown(root))
+    next_step("bundles list --root", shown_place(root))
 
 
 @app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
@@ -108,7 +106,7 @@ def canary(
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
     else:
         command.canary(_place(root, override), name, share, override)
-    next_step("bundles list --root", _shown(root))
+    next_step("bundles list --root", shown_place(root))
 
 
 @app.command(epilog=example("towers bundles gate gate.toml --root bundles"))
@@ -134,11 +132,6 @@ def gate(
 
         command.require(rules, root)
     next_step("bundles list --root", root)
-
-
-def _shown(root: str) -> str:
-    """A root for the shell, without the password that its URL may hold."""
-    return shlex.quote(without_password(root) if "://" in root else root)
 
 
 def _place(root: str, override: str | None = None) -> Path | str:

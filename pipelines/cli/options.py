@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipelines.ingest import formats
+from serving.client.address import without_password
 from serving.files.database_url import state_place
 
 
@@ -25,6 +26,12 @@ def place(text: str) -> object:
 def bundle_place(text: str) -> Path | str:
     """The path of a bundle or a directory of bundles, or the URL of such a directory in a store."""
     return text if "://" in text else Path(text)
+
+
+def shown_place(place: Path | str) -> str:
+    """A path or URL for the shell, without the password that a URL may hold."""
+    text = str(place)
+    return shlex.quote(without_password(text) if "://" in text else text)
 
 
 Recipe = Annotated[

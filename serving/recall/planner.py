@@ -93,13 +93,13 @@ class Planner:
     def _plan(self, query: RecallQuery, items: Snapshot, *, encoded: bool) -> Plan:
         self._check(query, items.catalogue.kinds)
         if not encoded and self._names_a_user_only(query):
-            user_row = self._row_of(query.user_id)
+            user_row = self.row_of(query.user_id)
             return self._of_user(query, user_row, self._excluded(query, user_row, [], items))
         if (plan := self._of_history_alone(query, items)) is not None:
             return plan
         features = {name: value for name, value in (query.features or {}).items() if not is_missing(value)}
         user_id = self.user_id(query, features)
-        user_row = self._row_of(user_id)
+        user_row = self.row_of(user_id)
         live = self.live(user_id, user_row)
         history, similar = items.rows_of(query.history or ()), items.rows_of(query.similar_to or ())
         recent = items.rows_of([each.item_id for each in live])
@@ -205,7 +205,8 @@ class Planner:
         """What a user took since the bundle was made, newest last, without what is in the user's stored history."""
         return self.histories.later(self.users.taken(user_id), user_row)
 
-    def _row_of(self, user_id: str | None) -> int | None:
+    def row_of(self, user_id: str | None) -> int | None:
+        """The row of a user in the bundle; None for an unknown one, and for nobody, who is not the user ""."""
         return None if user_id is None else self.bundle.query_rows.get(user_id)
 
     def _informative(self, features: Mapping[str, Any]) -> bool:

@@ -68,8 +68,7 @@ def shown_ids(items: Snapshot, item_ids: Sequence[str]) -> list[ShownItem]:
 
 def known_history(recaller: Recaller, user_id: str | None) -> list[str]:
     """What the service knows that a user took, newest last: the stored items, then later ones."""
-    bundle = recaller.bundle
-    row = None if user_id is None else bundle.query_rows.get(user_id)
+    bundle, row = recaller.bundle, recaller.planner.row_of(user_id)
     stored = [] if row is None else bundle.item_names.at(bundle.seen(row))
     return stored + [taken.item_id for taken in recaller.planner.live(user_id, row)]
 
