@@ -31,7 +31,7 @@ def write_pages() -> None:
 def index(result: dict[str, Any]) -> str:
     """Ours and the fastest of each library, for each form of asking."""
     rows = [result["finals"][0]]
-    for library in ("faiss", "hnswlib"):
+    for library in dict.fromkeys(each["library"] for each in result["finals"][1:]):
         for form in ("single", "batch"):
             best = max((each for each in result["finals"] if each["library"] == library), key=lambda each: each[form])
             rows += [] if best in rows else [best]
