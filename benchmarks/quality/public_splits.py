@@ -154,7 +154,7 @@ def honest(name: str, data: Path, work: Path, seed: int) -> dict[str, Any]:
     stages.run("report", "--bundle", bundle, "--dataset", str(dataset), "--out", report, "--user-ids", "--overwrite")
     content = json.loads((Path(report) / "report.json").read_text(encoding="utf-8"))
     figures = {metric: content["metrics"]["exact"][metric]["value"] for metric in METRICS}
-    rankers = ("exact", "index", "item_knn", "popularity")
+    rankers = ("exact", "index", "item_knn", "item_knn_ordered", "popularity")
     metrics = {
         ranker: {metric: content["metrics"][ranker][metric] for metric in METRICS}
         for ranker in rankers

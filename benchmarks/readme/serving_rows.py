@@ -121,11 +121,14 @@ def index(result: Result) -> Rows:
         for library in dict.fromkeys(each["library"] for each in others)
     }
     theirs = ", ".join(f"{name} {best[name]:,.0f} / {batch[name]:,.0f}" for name in best)
+    most = {each["library"]: each["recall"] for each in sorted(result["swept"], key=lambda each: each["recall"])}
+    fewer = [f"{name} found at most {recall:.2f}" for name, recall in most.items() if name not in best]
+    notes = "; ".join(["faiss: inverted files", *fewer])
     return [
         (
             f"Index of {result['sizes']['items']:,} items x {result['sizes']['dimension']}, recall@100 at least 0.95, "
             "one thread: queries/s one by one / in batches",
-            f"{ours['single']:,.0f} / {ours['batch']:,.0f}; the fastest settings of {theirs} (faiss: inverted files)",
+            f"{ours['single']:,.0f} / {ours['batch']:,.0f}; the fastest settings of {theirs} ({notes})",
             "search.approximate --work DIR",
         )
     ]

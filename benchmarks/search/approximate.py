@@ -4,11 +4,11 @@ The vectors are those of a model trained on `towers synth` (benchmarks/harness/m
 were in none of its data. Claims: with the parameters that `towers index --target-recall 0.95` finds by itself, and
 which never saw these queries, at least 0.95 of the exact first 100 are found, at no fewer queries per second than the
 fastest setting of Faiss's inverted files that finds 0.95 of them: one by one against one by one, in batches against the
-faster of its two forms. Goal: likewise the graphs of Faiss and of hnswlib, which hold a copy of all vectors. Besides:
-time to build and bytes per item. The settings of the peers are swept on the very queries that compare, and the fastest
-three of each take turns with ours. World, indexes and sweeps stay in --work, and an interrupted run resumes. `--docs`
-writes the tables of docs/service/index.md. Writes benchmarks/search/results/index.json; exits with 1 where a claim
-fails.
+faster of its two forms. Goal: likewise the graphs of Faiss and of hnswlib, which hold a copy of all vectors, where a
+setting finds so many. Besides: time to build and bytes per item. The settings of the peers are swept on the very
+queries that compare, and the fastest three of each take turns with ours. World, indexes and sweeps stay in --work, and
+an interrupted run resumes. `--docs` writes the tables of docs/service/index.md. Writes
+benchmarks/search/results/index.json; exits with 1 where a claim fails.
 """
 
 import argparse
@@ -182,6 +182,8 @@ def judged(finals: Sequence[dict[str, Any]], swept: Sequence[dict[str, Any]]) ->
     for library in dict.fromkeys(each["library"] for each in swept):
         count = sum(each["library"] == library for each in swept)
         able = [each for each in others if each["library"] == library and each["recall"] >= TARGET]
+        if library in FASTER and not able:
+            continue  # nothing to catch up with
         claims[f"{library}: at least {LEAST_SETTINGS} settings, one of which reaches {TARGET}"] = (
             count >= LEAST_SETTINGS and len(able) > 0
         )

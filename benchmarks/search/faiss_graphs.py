@@ -17,7 +17,7 @@ from benchmarks.search.faiss_index import searcher as searcher
 from benchmarks.search.hnswlib_index import EF
 
 EF_CONSTRUCTION = 200
-BUILDS = ("HNSW6", "HNSW8", "HNSW12", "HNSW16", "HNSW8_SQ8", "HNSW16_SQ8")  # links, and how the vectors are stored
+BUILDS = ("HNSW6", "HNSW8", "HNSW12", "HNSW16", "HNSW32", "HNSW8_SQ8", "HNSW16_SQ8")  # links, and codes for vectors
 
 
 def build(name: str, vectors: NDArray[np.float32]) -> Any:

@@ -20,7 +20,7 @@ from pipelines.service.verify import PROBE, VERIFY, probed, verify
 from serving.bundle.active import Active
 from serving.bundle.manifest import read_manifest
 from serving.bundle.versions import Versions
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 
 Root = Path | str
 
@@ -36,7 +36,7 @@ def show(root: Root) -> None:
     """
     with _opened(root) as opened:
         infos, there = opened.versions.list(), str(opened.versions.root)
-    shown = without_password(root.rstrip("/")) if isinstance(root, str) else str(root)
+    shown = without_secrets(root.rstrip("/")) if isinstance(root, str) else str(root)
     # Whole also on a narrow terminal: `activate` wants the name.
     names = (Column(head, overflow="fold") for head in ("bundle", "state", "model"))
     table = Table(*names, "created", Column("items", justify="right"), "problem")

@@ -57,7 +57,7 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
     manifest = read_manifest(bundle)
     before, old = manifest.index, manifest.prior
     if old is None:
-        raise DataError(f"{bundle}: has no prior; model.prior = 'validation' trains one, on data with times")
+        raise DataError(f"{bundle}: has no prior; with validation events, model.prior = 'validation' trains one")
     of_index = () if before is None else build_index.phases_of(before.kind)
     phases("export", VERIFY, EVENTS, WRITE, READ_BACK, *of_index)
     (opened,) = verify(bundle)

@@ -105,7 +105,8 @@ def recall(
     """Recall for every user at once, resumable and in bounded memory."""
     from pipelines.bundles.bulk import recall as command
 
-    command.run(bundle, k, out, users=users, shard=shard, overwrite=overwrite)
+    with sigterm_as_ctrl_c():  # it removes its copies of packed and remote files
+        command.run(bundle, k, out, users=users, shard=shard, overwrite=overwrite)
     if user := command.first_user(out):
         next_step("query --bundle", bundle, "--user", shlex.quote(user))
 
@@ -127,5 +128,6 @@ def embed(
 
     if (users is None) == (items is None):
         raise typer.BadParameter("give one of them", param_hint="--users / --items")
-    command.run(bundle, out, users=users, items=items, shard=shard, overwrite=overwrite)
+    with sigterm_as_ctrl_c():  # it removes its copies of packed and remote files
+        command.run(bundle, out, users=users, items=items, shard=shard, overwrite=overwrite)
     next_step("serve --bundle", bundle)

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipelines.ingest import formats
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.files.database_url import state_place
 
 
@@ -31,7 +31,7 @@ def bundle_place(text: str) -> Path | str:
 def shown_place(place: Path | str) -> str:
     """A path or URL for the shell, without the password that a URL may hold."""
     text = str(place)
-    return shlex.quote(without_password(text) if "://" in text else text)
+    return shlex.quote(without_secrets(text) if "://" in text else text)
 
 
 Recipe = Annotated[

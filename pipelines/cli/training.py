@@ -12,6 +12,7 @@ import typer
 from pipelines.cli.exit_codes import INTERRUPTED, sigterm_as_ctrl_c
 from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom
 from pipelines.console import next_step, say
+from serving.files.staging import refuse_existing
 
 TF_CONFIG = "TF_CONFIG"  # names the workers of a training on several machines (`towers.training.workers`)
 
@@ -51,7 +52,9 @@ def train(
             words += [word for each in overrides for word in ("--set", each)]
             words += ["--warm-from", str(warm_from)] if warm_from is not None else []
             words += [flag for flag, given in flags.items() if given]
-            return local_workers.run(workers, ["train", *words])
+            if (code := local_workers.run(workers, ["train", *words])) == INTERRUPTED:
+                raise SystemExit(INTERRUPTED)  # the first worker has said what is kept
+            return code
         from pipelines.training import train as command
         from towers.config.recipe import load_config
         from towers.ops.replicas import ALONE
@@ -61,8 +64,11 @@ def train(
         replicas = ALONE
         told: AbstractContextManager[None] = nullcontext()
         if os.environ.get(TF_CONFIG):
-            from towers.training.workers import connect, lost_workers_told
+            from towers.training.workers import connect, lost_workers_told, place_of
 
+            place = place_of(os.environ[TF_CONFIG])
+            if place is not None and not place.rank:  # the others may have ended well, and never come
+                refuse_existing(out, overwrite=overwrite, marker=command.SUMMARY)
             replicas = connect(say)
             told = lost_workers_told(replicas)
         elif devices > 1:

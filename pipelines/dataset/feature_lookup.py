@@ -17,10 +17,10 @@ from pipelines.dataset.number_text import as_strings
 from pipelines.dataset.popularity import TICKS_PER_S
 from pipelines.dataset.resolve_features import column_of
 from pipelines.dataset.vocabulary import ROWS, column_blocks
-from pipelines.errors import DataError
 from towers.config.recipe import Config
 from towers.data.events import Events
 from towers.data.feature_tables import FeatureTables, HistoryTable, SequenceTable
+from towers.errors import ConfigError
 from towers.features.encoder import FeatureEncoder
 from towers.model.two_tower import TwoTower
 
@@ -129,7 +129,7 @@ def refuse_empty_histories(config: Config, events: Events, tables: FeatureTables
     for name, table in {**tables.histories, **tables.sequences}.items():
         if table.types and not len(events.past_of(table.types).item):
             wanted = getattr((config.features.query or {})[name], "events", ())
-            raise DataError(
+            raise ConfigError(
                 f"features.query.{name}.events: no training event with a weight above 0 is of the type "
                 f"{' or '.join(map(repr, wanted))}; it would always be empty"
             )

@@ -17,7 +17,7 @@ import numpy as np
 
 from pipelines.console import phases, results, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import HeldOut, seen
+from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
 from pipelines.evaluation import figures
 from pipelines.evaluation.exhibits import PHASE as PAGE
@@ -27,7 +27,7 @@ from pipelines.evaluation.findings import PHASE as FINDINGS
 from pipelines.evaluation.findings import Check, checks, look, score_findings
 from pipelines.evaluation.item_map import item_maps, map_columns, map_content
 from pipelines.evaluation.page import about_recall, write
-from pipelines.evaluation.protocol.asked import ask, counts
+from pipelines.evaluation.protocol.asked import Asked, ask, counts
 from pipelines.evaluation.protocol.leakage import leak_checks
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.evaluation.report_json import PER_USER, REPORT, refuse_other_digest
@@ -159,7 +159,7 @@ def run(
         "interval_of_lists": INTERVAL,
         "training": [stage for stage in opened.manifest.training.get("stages", []) if stage.get("best_epoch")],
         "chosen_on_validation": _chosen(opened),
-        "findings": [each.content() for each in look(_checks(evaluation, served, data, held))],
+        "findings": [each.content() for each in look(_checks(evaluation, served, data, asked))],
         "index_curve": curve(opened, served.index),
         "cuts": cuts(served, held, headline(evaluation.ks)),
         **{name: service.content() for name, service in services.items()},
@@ -229,11 +229,12 @@ def _looks_ahead(bundle: Bundle, data: Dataset) -> list[str] | None:
     return look_ahead(Features.model_validate(with_tuples(features)), timed=data.manifest.timed)
 
 
-def _checks(evaluation: Evaluation, served: Served, data: Dataset, held: HeldOut) -> list[Check]:
+def _checks(evaluation: Evaluation, served: Served, data: Dataset, asked: Asked) -> list[Check]:
+    held = asked.held
     k, bundle = headline(evaluation.ks), served.bundle
     both = {"item": np.asarray(bundle.item_vectors), "query": bundle.query_vectors}
     vectors = {side: each[np.any(each != 0, axis=1)] for side, each in both.items()}
     of_model = checks(evaluation.exposure(EXACT, k), len(held.users), k, vectors, data.items)
     unknown = int(np.count_nonzero(served.query_rows[held.users] < 0))
-    leaks = leak_checks(data, held, bundle.manifest.prior, unknown)
+    leaks = leak_checks(data, held, bundle.manifest.prior, unknown, asked.window)
     return [*leaks, *of_model, partial(score_findings, served, held, k)]

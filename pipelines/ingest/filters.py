@@ -15,6 +15,8 @@ def narrow(events: EventTable, config: DataConfig) -> None:
     Raises:
         DataError: no event is left.
     """
+    if config.split not in ("auto", "given"):
+        events.split = None  # one log in several files: a pair that repeats over them is one pair
     if config.duplicates != "keep":
         events.keep(_one_of_each_pair(events, last=config.duplicates == "last"), "duplicates")
     drop_rare(events, config.min_user_events, config.min_item_events)

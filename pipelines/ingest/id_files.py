@@ -103,6 +103,7 @@ def _opened(path: Path, suffix: str, columns: Sequence[str]) -> Table:
         case ".parquet":
             return parquet_table(path)
         case ".jsonl":
-            return jsonl_table(path, set(columns).intersection)
+            kept = set(columns).intersection
+            return jsonl_table(path, kept, kept)
         case _:
             return lines_table(path, columns[:1], lambda lines, _: lines.rename({"line": columns[0]}))

@@ -103,8 +103,6 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     refuse_unknown_columns(config, {**item_columns, **user_columns, **table.context_kinds})
     with progress(FILTER, total=5, unit="steps") as advance:
         refuse_impressions_alone(table)
-        if config.split not in ("auto", "given"):
-            table.split = None  # one log in several files: a pair that repeats over them is one pair
         narrow(table, config)
         advance(1)
         config = like_the_test(table, config)

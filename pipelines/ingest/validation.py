@@ -62,7 +62,7 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
         if named or (filed and config.validation in ("auto", "given")):
             return config
         limit = "the most that validate" if tested > MOST else "the least that validate" if tested < LEAST else ""
-        say(f"validation: {share:.0%} of the events, {limit or 'as many as the test is of all'}")
+        say(f"validation: {share:.0%} of the events outside the test, {limit or 'as the test is of all'}")
         return config.model_copy(update={"valid_share": share})
     if filed and not timed:
         found = places(events, VALID)

@@ -91,13 +91,14 @@ class Reports:
                 )
 
     def baseline_prior(self) -> str:
-        """Says that the prior of the baseline alone may count test events; raises DataError if the candidate's does."""
+        """Tells priors that may count test events; not equal ones. Raises DataError where the candidate's alone may."""
         if self.baseline is None:
             return ""
         later, other = (finding(each.content, LATER_PRIOR) for each in (self.candidate, self.baseline))
         if later:
             refuse_other_prior(self.candidate.path, later, self.baseline.path, other)
-        return f"{self.baseline.path}: {other}" if other and not later else ""
+        told = {self.candidate.path: later, self.baseline.path: other} if later != other else {}
+        return "; ".join(f"{path}: {each}" for path, each in told.items() if each)
 
     def judge_metric(self, rule: FigureRule) -> Judgement:
         """Judges one figure over all test users.

@@ -19,7 +19,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation.page import cell
 from pipelines.launch.records.outputs import of_report, of_run, read_gate
 from pipelines.launch.records.record import Point, Record, mlflow_name
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.files.staging import staged
 
 Tracker = Literal["mlflow"]
@@ -108,7 +108,7 @@ def tell(
     ways: dict[str, tuple[str, Callable[[Record], None]]] = {BOARD: (BOARD, write_board)}
     server = os.environ.get(URI, "").rstrip("/")
     if tracker == "mlflow":
-        ways[f"{MLFLOW} at {without_password(server)}"] = MLFLOW, write_mlflow
+        ways[f"{MLFLOW} at {without_secrets(server)}"] = MLFLOW, write_mlflow
     failed = []
     for name, (of_phase, write) in ways.items():
         try:
@@ -116,7 +116,7 @@ def tell(
                 write(record)
         except Exception as error:  # noqa: BLE001 - whatever a tracker raises, the output is complete
             failed.append(name)
-            told = str(error).replace(server, without_password(server)) if server else str(error)
+            told = str(error).replace(server, without_secrets(server)) if server else str(error)
             reason = " ".join(told.split())[:300] or type(error).__name__
             given = {record.kind: record.output, "bundle": bundle, "track": tracker}
             options = (f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)

@@ -234,7 +234,7 @@ class Fits:
         times, unit = seen_times(self.data, self.splits), self.data.manifest.time_unit
         if times is None or unit not in TICKS_PER_S:
             raise ValueError(f"a window of {days} days needs times in a unit, got {unit!r}")
-        kept = times > times.max(initial=0) - days * DAY_S * TICKS_PER_S[unit]
+        kept = times > (times.max() if len(times) else 0) - days * DAY_S * TICKS_PER_S[unit]
         return self._users[kept], self._items[kept]
 
     @cached_property

@@ -16,7 +16,7 @@ import httpx
 from pipelines.console import is_text
 from pipelines.errors import DataError
 from serving.catalogue.item_columns import title_name
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.client.retries import KEY as FITS_HEADER
 from serving.client.retries import fault_of
 
@@ -53,7 +53,7 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
             cannot be used, or there is no valid answer; names the address or the argument and the reason.
     """
     if fault := fault_of(url):
-        raise DataError(f"--url {without_password(url)}: {fault}")
+        raise DataError(f"--url {without_secrets(url)}: {fault}")
     if not is_text(user):
         raise DataError(f"--user {user!r}: not UTF-8, which a request is written in")
     refuse_unusable_proxies()
@@ -62,7 +62,7 @@ def ask(url: str, user: str, k: int, *, titled: bool = True) -> Answer:
         raise DataError(f"{KEY}: must be printable ASCII without spaces")
     base = url.rstrip("/").removesuffix("/recall")
     address = f"{base}/recall"
-    shown = without_password(address)
+    shown = without_secrets(address)
     if key and shown != address:
         raise DataError(f"{KEY}: {shown} has a user or a password, which is sent in its place; give one of them")
     headers = {"authorization": f"Bearer {key}"} if key else {}

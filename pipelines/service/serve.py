@@ -28,7 +28,7 @@ from pipelines.service.workers import Workers
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
 from serving.catalogue.journal_place import journal_at
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.errors import BundleError
 from serving.files.database_url import is_database_url
 from serving.http.api_keys import KeysError, read_keys
@@ -98,7 +98,7 @@ def _ready(given: Mapping[str, Any]) -> tuple[Settings, bool, Path]:
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
     if settings.store is not None:
-        say(f"copies of {without_password(settings.store)} are in {settings.folder}")
+        say(f"copies of {without_secrets(settings.store)} are in {settings.folder}")
         Mirror(settings.store, settings.folder, verify=settings.verify).follow_first(again=True)
     root = bundle_root(settings.folder)
     refuse_files(settings)

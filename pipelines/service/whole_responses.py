@@ -9,6 +9,7 @@ Each request can also close its connection at once: see `serving.protocol.asgi.A
 import asyncio
 import socket
 import struct
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -73,12 +74,27 @@ class _Whole(asyncio.Protocol):
     """What both of uvicorn's protocols need to be given such a transport."""
 
     app_state: dict[str, Any]
+    cycle: Any
+    loop: asyncio.AbstractEventLoop
+    transport: asyncio.Transport
+    timeout_keep_alive: int
+    timeout_keep_alive_handler: Callable[[], None]
+    timeout_keep_alive_task: asyncio.TimerHandle | None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """See `asyncio.BaseProtocol`."""
         whole = WholeResponses(transport)
         super().connection_made(whole)  # type: ignore[arg-type]
         self.app_state = {**self.app_state, ABORT: whole.abort}
+
+    def data_received(self, data: bytes) -> None:
+        """See `asyncio.Protocol`: the rest of a body that was refused unread does not end the wait for a request."""
+        super().data_received(data)
+        answered = self.cycle is not None and self.cycle.response_complete
+        if answered and self.timeout_keep_alive_task is None and not self.transport.is_closing():
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
 
 class HttpTools(_Whole, HttpToolsProtocol):

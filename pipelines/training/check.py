@@ -144,10 +144,10 @@ def _refuse_unvalidated(config: Config, data: Dataset) -> Config:
     none = "the data set has no validation targets to choose"
     if config.data.refit and not has_targets(data, "valid"):
         raise ConfigError(f"data.refit: {none} the epochs on; set it to false")
-    if config.model.norm_exponent == "validation" and not has_targets(data, "valid"):
-        raise ConfigError(f"model.norm_exponent: {none} it on; give a number, as by --set model.norm_exponent=1")
-    prior = config.model.prior
-    if isinstance(prior, PriorConfig) and prior.days is not None and not has_windows(data):
+    for key, given in (("norm_exponent", "a number: --set model.norm_exponent=1"), ("prior", "weights, or 'off'")):
+        if getattr(config.model, key) == "validation" and not has_targets(data, "valid"):
+            raise ConfigError(f"model.{key}: {none} it on; give {given}")
+    if isinstance(prior := config.model.prior, PriorConfig) and prior.days is not None and not has_windows(data):
         raise ConfigError(
             f"model.prior.days: a window of {prior.days} days needs times in a unit that the split respects, and this "
             "data set has none; leave days out to count all events"

@@ -4,6 +4,7 @@ Each worker is the same command under its own `TF_CONFIG` (`towers.training.work
 would wait for ever, so they are killed: training resumes from the last checkpoint, which no kill can damage.
 """
 
+import ctypes
 import json
 import math
 import os
@@ -23,6 +24,7 @@ GRACE_S = 5.0  # for the others to end by themselves, so that the first error is
 STOP_S = 60.0  # for a checkpoint after SIGTERM or Ctrl-C; a second Ctrl-C does not wait
 STOPPED = 130  # the exit code after either
 LOCAL = "127.0.0.1"
+PR_SET_PDEATHSIG = 1  # of prctl(2)
 TAIL = 2_000  # characters of what a failed worker said last
 
 
@@ -30,7 +32,8 @@ def run(count: int, words: Sequence[str]) -> int:
     """Runs `towers` with `words` as `count` workers.
 
     Returns:
-        0 if all of them ended well, else the exit code of the first to fail, 1 if a signal ended it.
+        0 if all of them ended well, else the exit code of the first to fail, 1 if a signal ended it; 130 if the first
+        was stopped, which has then said what is kept.
     """
     cluster = {"worker": [f"{LOCAL}:{port}" for port in free_ports(count)]}
     workers: list[subprocess.Popen[bytes]] = []
@@ -46,6 +49,7 @@ def run(count: int, words: Sequence[str]) -> int:
                         stderr=logs[rank - 1] if rank else None,
                         # Ctrl-C in a terminal would reach each of them at another step.
                         start_new_session=True,
+                        preexec_fn=_end_with_parent,
                     )
                 )
             failed = _first_failure(workers)
@@ -57,6 +61,8 @@ def run(count: int, words: Sequence[str]) -> int:
             for worker in workers:
                 with suppress(subprocess.TimeoutExpired):
                     worker.wait(max(0.0, until - time.monotonic()))
+            if workers[0].returncode == STOPPED:
+                return STOPPED  # the first has said what is kept
             raise
         finally:
             for worker in workers:
@@ -96,6 +102,12 @@ def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
         time.sleep(LOOK_S)
     # A mistake that all of them found is reported by the first one; 1 may mean that it lost the one that failed.
     return 0 if first is None or (codes[0] == codes[first] and (codes[0] or 0) > 1) else first
+
+
+def _end_with_parent() -> None:
+    """Lets a worker stop, and save, also where nobody is left to tell it: where this process is killed."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_ports(count: int) -> list[int]:

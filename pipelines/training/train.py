@@ -83,8 +83,7 @@ def run(
     """
     if not replicas.rank:
         refuse_existing(out, overwrite=overwrite, marker=SUMMARY)
-    taught = config.distillation.models > 0
-    refuse_unshared(config.train, replicas, warm=warm_from is not None, taught=taught)
+    refuse_unshared(config.train, replicas, warm=warm_from is not None, taught=config.distillation.models > 0)
     data = Dataset.open(dataset)
     refuse_changes(data)
     config = check_recipe(config, data)
@@ -94,6 +93,7 @@ def run(
         if not replicas.from_first(""):
             with TemporaryDirectory(prefix="towers-worker-") as folder:
                 _train_stages(config, data, Path(folder), None, replicas, compares=False)
+        replicas.from_first("")  # without this worker the first could not resume before it has published
         return {}
     warm = None if warm_from is None else _earlier(warm_from, config, data)
     config = config if warm is None else warm.in_order(config)
@@ -134,6 +134,7 @@ def run(
             remove(work / CHOOSE)
         remove(work / TEACHERS)
         publish(work, out.absolute(), partial(refuse_existing, out, overwrite=overwrite, marker=SUMMARY))
+        replicas.from_first("")
     _say_summary(summary, out)
     if text := chosen_on_validation(config.model.model_dump(), summary["stages"]):
         say(f"chosen on validation: {text}")
@@ -150,8 +151,7 @@ def verdict(run: Path, dataset: Path) -> str:
     if not (file := run / VALIDATION).is_file():
         return "not compared with baselines: no user validates this training; `towers report` compares it on the test"
     values = pl.read_parquet(file, glob=False)
-    metric = values.columns[1]
-    users = values["user"].to_numpy().astype(np.int32)
+    metric, users = values.columns[1], values["user"].to_numpy().astype(np.int32)
     return "on validation: " + validation_verdict(Dataset.open(dataset), users, values[metric].to_numpy(), metric)
 
 

@@ -76,8 +76,8 @@ class Finals:
         found = {(each.number, 0): each for each in entered}
         for final in self._trained():
             key, run = (final.number, final.falling), final.run
-            if run.end == "diverged":
-                continue  # a longer training of the same recipe and seed would, too
+            if run.end == "diverged" and final.falling:
+                continue
             before = found.get(key, tried[final.number]).run
             if run.end == "converged" if final.falling else len(run.epochs) >= len(before.epochs):
                 found[key] = final

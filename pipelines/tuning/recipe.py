@@ -31,7 +31,9 @@ def recipe(finals: Finals, final: Tried) -> Raw:
     at_once, chosen = (finals.epochs_that_fit(final, validated=validated) for validated in (False, True))
     # With a falling rate the last epochs are the best, as long as it may fall.
     patience = raw["train"].get("patience", best if final.falling else PATIENCE)
-    more = best if final.falling else max(best + patience, int(MORE * best))
+    # One that diverged would do so again: same recipe, same seed.
+    no_more = final.falling or final.run.end == "diverged"
+    more = best if no_more else max(best + patience, int(MORE * best))
     train: Raw = {"epochs": min(chosen, more), "patience": patience}
     # More epochs than the search saw may be better; then training finds out.
     open_ended = final.rising and search.clock.timed and chosen > best

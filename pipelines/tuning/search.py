@@ -171,11 +171,11 @@ class Search:
 
     def _next(self) -> Study | None:
         """Enqueues the next trial, unless one waits; returns its study, or None if the search is over."""
+        for study in self.studies.values():
+            if waits(study) and self.clock.left() > 0:  # into the time of the finals, as if nothing had interrupted it
+                return study
         if self._finished():
             return None
-        for study in self.studies.values():
-            if waits(study):
-                return study
         known = self._known()
         for family, origin, by, point in self._wishes():
             if point is None or canonical(self.sections(family, point)) not in known:

@@ -59,7 +59,8 @@ class Tried:
     @property
     def rising(self) -> bool:
         """Whether its best epoch is the last one it could train."""
-        return not self.falling and self.run.end != "converged" and self.best_epoch == len(self.run.epochs)
+        ended = self.falling or self.run.end in ("converged", "diverged")
+        return not ended and self.best_epoch == len(self.run.epochs)
 
 
 def open_study(file: Path, name: str) -> optuna.Study:

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import httpx
 import orjson
 
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.client.calls import Call, ServiceError
 
 # The pause before try n + 1 is random, up to FIRST_PAUSE_S * 2^(n - 1) ("full jitter"): callers that failed together
@@ -90,7 +90,7 @@ class Service:
     @property
     def address(self) -> str:
         """The address for people, without a password."""
-        return without_password(self.url)
+        return without_secrets(self.url)
 
 
 def fault_of(url: str) -> str | None:

@@ -12,6 +12,7 @@ import numpy as np
 from serving.bundle.manifest import FeatureSpec
 from serving.bundle.reader import Bundle
 from serving.bundle.request_features import history_of
+from serving.catalogue.journal_rows import UNTYPED
 from serving.catalogue.user_events import Taken
 
 
@@ -35,6 +36,8 @@ class Histories:
         self.names = {*self.times, *(spec.name for spec in self.specs)}
         self.of_all_types = any(not spec.events for spec in self.specs)
         data = bundle.manifest.lineage.get("config", {}).get("data", {})
+        types = data.get("event_types")
+        self._counting = {*types, UNTYPED} if types else None  # of other types training knew no event
         self._stays = {"first": 1, "last": -1}.get(data.get("duplicates"))  # a repeated item counts as in training
         self.partial = not bundle.popularity.all()
         self._numbers = {name: number for number, name in enumerate(bundle.manifest.event_types)}
@@ -92,7 +95,9 @@ class Histories:
 
     def later(self, live: Sequence[Taken], user_row: int | None) -> Sequence[Taken]:
         """What adds to a user's stored history, of all that the user took since the bundle was made, newest last."""
-        stays = self._stays
+        stays, counting = self._stays, self._counting
+        if counting is not None:  # before repeats, as `prepare` and a fold do
+            live = [each for each in live if each.type in counting]
         if stays is not None:
             once: dict[str, Taken] = {}
             for each in live[::stays]:

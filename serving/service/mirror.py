@@ -17,7 +17,7 @@ from serving.background import Rest, no_pause
 from serving.bundle.active import ACTIVE, Active, parsed_active
 from serving.bundle.manifest import MANIFEST
 from serving.bundle.versions import Versions
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.errors import BundleError
 from serving.files.disk_full import DiskFullError
 from serving.files.staging import remove, staged
@@ -57,7 +57,7 @@ class Mirror:
 
     def __init__(self, url: str, root: Path, *, verify: bool = True) -> None:
         self.root, self._url, self._verify = root, url, verify
-        self._shown = without_password(url.rstrip("/"))
+        self._shown = without_secrets(url.rstrip("/"))
         self._fault: Refusal | None = None
 
     @property

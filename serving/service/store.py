@@ -10,7 +10,7 @@ from typing import Any
 
 from serving.bundle.active import ACTIVE, is_name
 from serving.bundle.manifest import MANIFEST, Manifest
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.errors import BundleError
 from serving.files.staging import remove, staged
 
@@ -52,7 +52,7 @@ class Store:
 
     def __init__(self, url: str) -> None:
         self._given = url.rstrip("/")
-        self.url = without_password(self._given)
+        self.url = without_secrets(self._given)
         with self._telling("opened"):
             from fsspec.core import url_to_fs
 
@@ -113,8 +113,10 @@ class Store:
             StoreError: they cannot be listed.
         """
         with self._telling("listed", bundle):
-            found = self._system.find(self._path(bundle), detail=True)
-            return {str(PurePosixPath(each).relative_to(self._path(bundle))): info for each, info in found.items()}
+            found, folder = self._system.find(self._path(bundle), detail=True), self._path(bundle)
+            return {
+                str(PurePosixPath(each).relative_to(folder)): info for each, info in found.items() if _is_object(each)
+            }
 
     def blocks(self, name: str) -> Iterator[bytes]:
         """The content of a large object, block by block.
@@ -173,7 +175,8 @@ class Store:
 
     def _parts(self) -> list[tuple[str, ...]]:
         with self._telling("read"):
-            return [PurePosixPath(each).relative_to(self._inside).parts for each in self._system.find(self._inside)]
+            found = filter(_is_object, self._system.find(self._inside))
+            return [PurePosixPath(each).relative_to(self._inside).parts for each in found]
 
     @property
     def _is_local(self) -> bool:
@@ -225,3 +228,8 @@ def refuse_partial(store: Store, name: str, manifest: Manifest, objects: dict[st
         if size != info.bytes:
             reason = "truncated" if size < info.bytes else "altered"
             raise BundleError(f"{store.place(name, file)}: {reason}: {size} bytes, the manifest says {info.bytes}")
+
+
+def _is_object(path: str) -> bool:
+    """Whether a listed path is more than the mark of a folder, an empty object that consoles of stores make."""
+    return not path.endswith("/")

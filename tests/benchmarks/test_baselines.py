@@ -354,13 +354,22 @@ def test_one_baseline_is_measured_beside_the_committed_ones_with_a_stamp_of_its_
     )
 
 
-@pytest.mark.parametrize(("gf_cf", "best"), [(0.2, ("GF-CF", 0.2, False)), (0.12, ("item-kNN", 0.15, True))])
+@pytest.mark.parametrize(
+    ("gf_cf", "ordered", "best"),
+    [
+        (0.2, 0.17, ("GF-CF", 0.2, False)),
+        (0.12, None, ("item-kNN", 0.15, True)),
+        (0.12, 0.17, ("item-kNN in order", 0.17, True)),
+    ],
+)
 def test_the_strongest_cheap_baseline_is_of_the_table_or_of_the_report(
-    gf_cf: float, best: tuple[str, float, bool], monkeypatch: pytest.MonkeyPatch
+    gf_cf: float, ordered: float | None, best: tuple[str, float, bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"item_knn": {"test": {"recall@20": 0.1}}, "gf_cf": {"test": {"recall@20": gf_cf}}}
     monkeypatch.setattr(figures, "load", lambda name: {"baselines_a_b": {"baselines": table}}[name])
     report = {"metrics": {"item_knn": {"recall@20": {"value": 0.15}}}}
+    if ordered is not None:
+        report["metrics"]["item_knn_ordered"] = {"recall@20": {"value": ordered}}
     result = {"runs": {"validation": [report]}, "figures": {"validation": {"recall@20": {}}}}
     title, value, own = best
     assert figures.cheap_baseline(result, "a-b") == (title, {"recall@20": value}, own)

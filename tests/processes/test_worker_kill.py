@@ -11,7 +11,7 @@ import pytest
 
 from benchmarks.serving.servers import workers_of
 from tests.support.processes.held_request import PATIENT, HeldRequest, until_refused
-from tests.support.processes.running_service import START_S, RunningService
+from tests.support.processes.running_service import START_S, RunningService, runs
 from tests.support.worlds.serving import write_whole_world
 
 ITEMS_OF_U5 = ["i9", "i13", "i17"]  # of group 1, without i1 and i5, which u5 has seen
@@ -48,7 +48,7 @@ def test_the_workers_of_a_killed_parent_stop_and_leave_the_port(tmp_path: Path) 
         status, answer = held.answer()
         assert (status, [item["id"] for item in answer["items"]]) == (200, ITEMS_OF_U5)
         deadline = time.monotonic() + START_S
-        while any(_runs(pid) for pid in workers):
+        while any(map(runs, workers)):
             assert time.monotonic() < deadline, "a worker lives on"
             time.sleep(0.05)
         with socket.socket() as another:
@@ -56,14 +56,6 @@ def test_the_workers_of_a_killed_parent_stop_and_leave_the_port(tmp_path: Path) 
             another.bind(("127.0.0.1", port))
             another.listen()
         assert (tmp_path / "log").read_text().count("the parent process is gone") == 2
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process does; one that has ended may wait for ever for somebody to ask how."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def _answers(service: RunningService) -> None:

@@ -61,7 +61,7 @@ class DataConfig(Section):
         "other events, else the file or a random share",
     )
     valid_share: Share = Field(
-        default=0.1, description="of a given split where left out: as large as the test's, 0.05 to 0.5"
+        default=0.1, description="of a given split where left out: the test's share of all events, 0.05 to 0.5"
     )
     test_share: Share = 0.1
     seed: int = Field(default=0, ge=0)

@@ -35,7 +35,8 @@ MOST_PAIRS = 200_000_000  # with a count: 10 GB at the peak
 def start_rows(model: TwoTower, tables: FeatureTables, events: Events, replicas: Replicas = ALONE) -> None:
     """Sets the rows of the item ids that start from co-occurrence, in place; call it before the first step.
 
-    An item of which the factors say nothing, such as one that no user took beside another one, keeps its row.
+    An item of which the factors say nothing, such as one that no user took beside another one, keeps its row, and
+    so does one that no example trains, whose row is zero.
 
     Args:
         model: the towers.
@@ -55,7 +56,7 @@ def start_rows(model: TwoTower, tables: FeatureTables, events: Events, replicas:
         information = _information(user, item, rows != MISSING, spec.config.start_window, spec.name)
         found = factors(information, before.shape[1])
         lengths = np.linalg.norm(found, axis=1)
-        told = np.flatnonzero(lengths > SHORTEST * lengths.max(initial=0))
+        told = np.flatnonzero((lengths > SHORTEST * lengths.max(initial=0)) & before[rows].any(axis=1))
         if not len(told):
             continue
         usual = np.linalg.norm(before, axis=1)

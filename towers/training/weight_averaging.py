@@ -80,8 +80,15 @@ class Averages(tf.Module):
             self.assign(step)
             yield
         finally:
-            for variable, value in zip(self._variables(), weights, strict=True):
-                variable.assign(value)
+            try:
+                self._put_back(weights)
+            except KeyboardInterrupt:  # whoever stops a training saves its state, which must be whole
+                self._put_back(weights)
+                raise
+
+    def _put_back(self, weights: Sequence[tf.Tensor]) -> None:
+        for variable, value in zip(self._variables(), weights, strict=True):
+            variable.assign(value)
 
     def assign(self, step: int) -> None:
         """Puts the averages after `step` steps into the variables, for good; does nothing before the first step."""

@@ -60,6 +60,9 @@ class FeatureFile:
         self._trained = trained
         self.table = open_table(path, (column,), copies)
         self.path = self.table.path
+        names = {spec.name for spec in specs}
+        if objects := [name for name in self.table.unread if name in names]:
+            raise DataError(f"{path}: column {objects[0]!r} holds objects; a feature takes values or lists")
         self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
         features = [spec for spec in specs if spec.name not in self._id_features]
         self._read = [spec for spec in features if spec.name in self.table.columns]
@@ -71,8 +74,7 @@ class FeatureFile:
             for name in missing:
                 if trained.sources.get(name) in self.table.columns:
                     say(f"{path}: training read {name} from column {trained.sources[name]}: name it {name} for that")
-        known = {column, *(spec.name for spec in specs)}
-        if unread := [name for name in self.table.columns if name not in known]:
+        if unread := [name for name in (*self.table.columns, *self.table.unread) if name not in {column, *names}]:
             say(f"{path}: not read, since the tower has no such input: {', '.join(unread)}")
         self._numbers = self._number_columns()
         self._batches, self._held, self._first = self.table.read(self.rejects), pl.DataFrame(), 0

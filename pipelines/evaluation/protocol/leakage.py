@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pipelines.console import amount
 from pipelines.dataset.arrays import SPLITS
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import EARLIER, HeldOut, user_blocks
+from pipelines.dataset.heldout import EARLIER, HeldOut, Window, user_blocks, within
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, has_windows, last_time
 from pipelines.evaluation.findings import LATER_PRIOR, NAMES_TARGET, Check, Finding
 from pipelines.evaluation.protocol.asked import SPLIT
@@ -30,7 +30,9 @@ TIMES_CHANCE = 2.0  # and this many times as often as another user's, or target'
 SEED = 0
 
 
-def leak_checks(data: Dataset, held: HeldOut, prior: PriorInfo | None = None, unknown: int = 0) -> list[Check]:
+def leak_checks(
+    data: Dataset, held: HeldOut, prior: PriorInfo | None = None, unknown: int = 0, window: Window = (None, None)
+) -> list[Check]:
     """Returns the checks for what leaks.
 
     Args:
@@ -38,11 +40,12 @@ def leak_checks(data: Dataset, held: HeldOut, prior: PriorInfo | None = None, un
         held: the test users.
         prior: of the bundle.
         unknown: how many of the test users have no vector, and are answered with the popular items.
+        window: test events of other times do not count.
     """
     events = {name: data.events(name) for name in SPLITS}
     return [
         partial(_events_in_two_splits, data, events),
-        partial(later_prior, data, prior, unknown),
+        partial(later_prior, data, prior, unknown, window),
         *(partial(_twins, data, list(events.values()), side) for side in ("user", "item")),
         partial(_telling_columns, data, held),
     ]
@@ -61,9 +64,12 @@ def _events_in_two_splits(data: Dataset, events: dict[str, Events]) -> Iterator[
         yield Finding("test events in training", text, again, 0)
 
 
-def later_prior(data: Dataset, prior: PriorInfo | None, unknown: int) -> Iterator[Finding]:
+def later_prior(
+    data: Dataset, prior: PriorInfo | None, unknown: int, window: Window = (None, None)
+) -> Iterator[Finding]:
     """Looks for a prior that was renewed, or folded, after the last event that the model may know, or at no known time.
 
+    One that ends before every test event that counts knows none of them, however late it is.
     Without a weight it only ranks the popular items, so of the test it changes the answers of unknown users alone; see
     `leak_checks`.
     """
@@ -73,15 +79,18 @@ def later_prior(data: Dataset, prior: PriorInfo | None, unknown: int) -> Iterato
     if not weighs(prior) and not unknown:
         return
     known = last_time([data.events(name) for name in EARLIER[SPLIT]])
-    if known is None:
+    tested = data.events(SPLIT)
+    counted, per_s = np.asarray(tested.time)[within(tested, window)], TICKS_PER_S[data.manifest.time_unit]
+    told = latest is not None and prior.until is not None  # an export tells it, and a renewal from events with times
+    if known is None or (told and len(counted) and latest < counted.min() // per_s):
         return
     lists = f"the list of popular items, the answer to {amount(unknown, 'test users')} of whom nothing is known,"
     what = "the prior" if weighs(prior) else lists
-    days = 0.0 if latest is None else (latest - known // TICKS_PER_S[data.manifest.time_unit]) / DAY_S
+    days = 0.0 if latest is None else (latest - known // per_s) / DAY_S
     if days > 0:
         text = f"{what} counts events of {days:.1f} days after the last one before the test: some may be the test's"
         yield Finding(LATER_PRIOR, text, days, 0)
-    elif prior.until is None:  # an export tells it, and so does a renewal from events with times
+    elif prior.until is None:
         yield Finding(LATER_PRIOR, f"{what} counts events without times: some may be the test's", days, 0)
 
 

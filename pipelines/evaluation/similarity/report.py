@@ -77,14 +77,20 @@ def run(
         overwrite: replace an existing REPORT.
 
     Raises:
-        ConfigError, DataError: the labels are gone, or are not those of the training; there is no such column; or
-            another command changes the bundle meanwhile.
+        ConfigError, DataError: the labels are gone, or are not those of the training; a user was forgotten in the data
+            set since; there is no such column; or another command changes the bundle meanwhile.
     """
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     classes = config.similarity.column
     pairs = config.similarity.pairs
     if pairs is not None and pairs_digest(pairs) != bundle.manifest.training.get("pairs"):
         raise DataError(f"{pairs}: not the pairs that {bundle.path} was trained on; it has changed since")
+    # The items that were held out are known by their numbers alone, which `towers forget` changes.
+    if bundle.manifest.lineage.get("dataset") not in (None, data.manifest.fingerprint):
+        raise DataError(
+            f"{data.path}: a user was forgotten in it since {bundle.path} was trained, so the items that were held out "
+            "cannot be told any more; train again"
+        )
     sliced = item_columns(data, slices)
     columns = map_columns(data, [classes] if maps is None and classes is not None else maps)
     labels = read_labels(config, data)

@@ -4,17 +4,19 @@ A copy keeps the name of its original, so that messages and `rejects.csv` are ab
 """
 
 import gzip
+import re
 import shutil
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PosixPath, PurePath, PurePosixPath
 from tempfile import TemporaryDirectory, mkdtemp
+from urllib.parse import urlsplit
 
 from pipelines.console import progress
 from pipelines.errors import DataError
 from pipelines.ingest.formats.partitions import TRUTH, in_reach, warn_of_table_log
-from serving.client.address import without_password
+from serving.client.address import QUERY, without_secrets
 from serving.files.disk_full import no_room
 
 BLOCK_BYTES = 1 << 20
@@ -86,17 +88,20 @@ class Copies:
         if isinstance(place, Path) or "://" not in place:
             return Path(place)
         url = place.rstrip("/")
-        shown = without_password(url)
+        shown = without_secrets(url).removesuffix(QUERY)  # its end tells the format
         root = Path(mkdtemp(dir=self._folder))
         try:
             from fsspec.core import url_to_fs
 
             system, inside = url_to_fs(url)
             if system.isfile(inside):
-                root /= PurePosixPath(inside).name
+                # Of http it is the whole URL, with its query.
+                root /= PurePosixPath(urlsplit(inside).path if "://" in inside else inside).name
                 files = {inside: root}
             else:
-                found = {name: PurePosixPath(name).relative_to(inside) for name in system.find(inside)}
+                # Consoles of stores mark a folder by an empty object whose name ends with a slash.
+                names = [name for name in system.find(inside) if not name.endswith("/")]
+                found = {name: PurePosixPath(name).relative_to(inside) for name in names}
                 if not found:
                     raise FileNotFoundError
                 warn_of_table_log(shown, (each.parts[0] for each in found.values()))
@@ -113,6 +118,8 @@ class Copies:
             raise DataError(f"{shown}: {reason}") from None
         except Exception as error:  # noqa: BLE001 - every file system raises errors of its own
             reason = str(error).replace(url, shown)
+            if url.startswith("http"):  # in a form of its package's own
+                reason = re.sub(r"\?[^\s'\"]+", QUERY, reason)
             raise self._no_copy(shown, error) or DataError(f"{shown}: cannot be read: {reason}") from None
         return copied(shown, root)
 

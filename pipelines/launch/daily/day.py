@@ -1,7 +1,6 @@
 """One day: its folder, and the steps from the events to the bundle that answers.
 
-A step is done when its output is there. Outputs are complete or absent, so an interrupted day resumes at the first step
-without one, and a finished day does nothing.
+A step is done when its output is there, which is complete or absent: a day resumes at the first step without one.
 """
 
 import json
@@ -188,11 +187,13 @@ class Day:
         return report.run(self._judged, self.folder / "dataset", self.folder / "report", overwrite=True)
 
     def _reported(self) -> bool:
-        """Whether there is a whole report, of the bundle as it is: `towers forget` may have changed it."""
-        if not (file := self.folder / "report" / REPORT).is_file():
-            return False
-        if self.loop.active == self.name:
-            return True
+        """Whether there is a whole report of the bundle as it is; of similar items a `forget` lets none be made."""
+        file = self.folder / "report" / REPORT
+        if self.loop.recipe.task == "similarity":
+            forgot = Dataset.open(self.folder / "dataset").manifest.before_forget
+            return file.is_file() or read_manifest(self._judged).lineage.get("dataset") in forgot
+        if not file.is_file() or self.loop.active == self.name:
+            return file.is_file()
         try:
             digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
         except (ValueError, LookupError, TypeError, RecursionError) as error:
@@ -201,8 +202,7 @@ class Day:
         return bool(digest == bundle_digest(self._judged))
 
     def _gate(self) -> object:
-        active = self.loop.active
-        baseline = None if active is None else self.loop.settings.root / active
+        baseline = None if (active := self.loop.active) is None else self.loop.settings.root / active
         # The report of similar items is for readers: no rule judges it.
         judged = None if self.loop.recipe.task == "similarity" else self.folder / "report"
         return gate.run(self.loop.settings.rules, self._judged, baseline=baseline, report=judged)

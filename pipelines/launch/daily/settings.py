@@ -23,7 +23,7 @@ from pipelines.launch.rules import FigureRule, SliceRule, read_rules, read_toml
 from pipelines.training.similarity.labels import pairs_digest
 from serving.bundle.active import ACTIVE, Active, parsed_active
 from serving.bundle.versions import Versions
-from serving.client.address import without_password
+from serving.client.address import without_secrets
 from serving.files.staging import staged
 from serving.search.vector_codes import VectorType
 from serving.service.store import MissingError, Store
@@ -57,7 +57,7 @@ class Settings(Section):
         if isinstance(value, str) and "://" in value:
             own = info.field_name in ("root", "work")
             told = "a store of bundles has the key 'store'" if own else "copy it here first"
-            raise ValueError(f"must be on this machine; got {without_password(value)!r}; {told}")
+            raise ValueError(f"must be on this machine; got {without_secrets(value)!r}; {told}")
         return value
 
     @field_validator("store")
@@ -72,7 +72,7 @@ class Settings(Section):
     @property
     def shown_store(self) -> str | None:
         """The URL of the store without its password."""
-        return None if self.store is None else without_password(self.store)
+        return None if self.store is None else without_secrets(self.store)
 
 
 @dataclass(frozen=True)

@@ -623,7 +623,16 @@ def test_what_ends_train_after_the_run_is_there_does_not_say_that_the_command_re
     assert told == "interrupted; o is complete, and only what follows the training is cut short"
 
 
-@pytest.mark.parametrize("words", ["train --dataset d --out o --config", "tune --dataset d --out o.toml", "daily"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "train --dataset d --out o --config",
+        "tune --dataset d --out o.toml",
+        "daily",
+        "recall --bundle b --k 5 --out o",
+        "embed --bundle b --users u.csv --out o",
+    ],
+)
 def test_sigterm_ends_a_long_command_as_ctrl_c_does(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], recipe: Path, words: str
 ) -> None:
@@ -642,7 +651,7 @@ def test_sigterm_ends_a_long_command_as_ctrl_c_does(
     monkeypatch.setattr(sys.modules[VERBS[verb]], "run", run)
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # without a handler it would end the tests
     try:
-        assert towers(monkeypatch, verb, *rest, *([] if verb == "tune" else [str(recipe)])) == 130
+        assert towers(monkeypatch, verb, *rest, *([str(recipe)] if verb in ("train", "daily") else [])) == 130
         assert signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN
     finally:
         signal.signal(signal.SIGTERM, before)

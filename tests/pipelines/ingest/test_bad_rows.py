@@ -67,6 +67,7 @@ CASES: dict[str, tuple[str, bytes, int, str, str, str | None]] = {
         None,
     ),
     "not UTF-8": ("e.csv", (HEADER + GOOD + "caf\xe9,a,1700000002,3\n").encode("latin-1"), 4, "", "not UTF-8", None),
+    "cut inside a character": ("e.csv", (HEADER + GOOD + "u3,café").encode()[:-1], 4, "", "not UTF-8", None),
     "not UTF-8 in lists": ("e.txt", b"u1 a\nu2 b\ncaf\xe9 c\n", 3, "", "not UTF-8", None),
     "1 and 1.0 in text": ("e.csv", b"user,item\n1,a\n2,b\n1.0,c\n", 4, "user", "differ only by type", "1.0"),
     "1.0 and 1 alike": ("e.csv", b"user,item\n1.0,a\n1,b\nu,c\n", 2, "user", "others are written like 1", "1.0"),

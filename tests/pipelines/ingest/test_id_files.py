@@ -52,6 +52,7 @@ def test_user_ids_come_back_from_every_kind_of_file(
         ("users.csv", b"", r"users\.csv: the file is empty"),
         ("users.csv", b"user_id,age\nu1,2\nu2,3,4\n", r"users\.csv, row 3: 3 values, the header has 2$"),
         ("users.csv", b"user_id\nu1\n\xff\n", r"users\.csv, row 3: not UTF-8 \(byte 0xff\)"),
+        ("users.csv", b"user_id\nu1\n\xc3", r"users\.csv, row 3: not UTF-8: the file ends inside a character"),
         ("users.txt", b"u1\n\xff\xfe", r"users\.txt, row 2: not UTF-8 \(byte 0xff\)"),
         ("users.parquet", b"PAR1", r"users\.parquet: not a whole Parquet file"),
         ("users.jsonl", b'{"user_id": 1.5}\n', r"must hold strings or whole numbers, holds Float64"),
@@ -72,6 +73,7 @@ def test_a_wrong_file_of_users_is_named(tmp_path: Path, name: str, content: byte
         ("users.csv", "user_id;age\nu1;2\nu2;3\n"),
         ("USERS.CSV", "user_id,age\nu1,2\nu2,3\n"),
         ("users.jsonl", '{"user_id": "u1"}\n{"user_id": "u2"}\n'),
+        ("users.jsonl", '{"user_id": "u1", "address": {"city": "Oslo"}}\n{"user_id": "u2", "address": null}\n'),
     ],
 )
 def test_a_file_of_users_may_begin_with_a_byte_order_mark(tmp_path: Path, name: str, content: str) -> None:

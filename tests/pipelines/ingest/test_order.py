@@ -88,7 +88,7 @@ def test_the_end_of_each_list_validates_where_the_test_comes_after_it(
         # A random part, as large as the test's 6 of 30, too.
         assert manifest.config == DataConfig.model_validate(settings | {"valid_share": 0.2})
         assert "validation: the last" not in said
-        assert "validation: 20% of the events, as many as the test is of all" in said
+        assert "validation: 20% of the events outside the test, as the test is of all" in said
         return
     chosen = manifest.config
     assert (chosen.ordered, chosen.validation, chosen.valid_share) == (True, "last", share)
@@ -113,9 +113,9 @@ def test_a_share_that_the_recipe_names_stays(validation: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("held", "tested", "said"),
     [
-        (7, 40, "50% of the events, the most that validate"),
-        (5, 40, "50% of the events, as many as the test is of all"),
-        (1, 5, "5% of the events, the least that validate"),
+        (7, 40, "50% of the events outside the test, the most that validate"),
+        (5, 40, "50% of the events outside the test, as the test is of all"),
+        (1, 5, "5% of the events outside the test, the least that validate"),
     ],
 )
 def test_a_share_at_its_limit_is_not_called_that_of_the_test(

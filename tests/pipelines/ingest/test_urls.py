@@ -3,7 +3,10 @@
 import gzip
 import io
 import sys
+import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import polars as pl
@@ -65,6 +68,11 @@ def opened(tmp_path: Path, events: str, **options: object) -> Dataset:
     return Dataset.open(tmp_path / "out")
 
 
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Not even the URL."""
+
+
 def parquet(**columns: list[str]) -> bytes:
     file = io.BytesIO()
     pl.DataFrame(columns).write_parquet(file)
@@ -91,6 +99,40 @@ def test_a_folder_of_partitions_is_read_from_its_url(tmp_path: Path, put: Put) -
     assert context is not None and sorted(context.collect()["day"].to_list()) == ["2026-11-01", "2026-11-02"]
     assert data.items["title"].to_list() == ["A", "B"]
     assert data.manifest.source.files == ("day=2026-11-01/x.parquet", "day=2026-11-02/x.parquet", "items.csv.gz")
+
+
+def test_marks_of_folders_are_no_files(tmp_path: Path, in_s3: Put) -> None:
+    """Consoles of stores make them: empty objects whose names end with a slash."""
+    url = in_s3("events/", b"").removesuffix("/")
+    in_s3("events/day=2026-11-01/", b"")
+    in_s3("events/day=2026-11-01/x.parquet", parquet(user=["u1", "u2"], item=["a", "b"]))
+    data = opened(tmp_path, url)
+    assert data.manifest.source.files == ("day=2026-11-01/x.parquet",) and data.manifest.users == 2
+
+
+def test_a_signed_url_is_read_and_its_signature_is_not_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "log.csv").write_text("user,item\nu1,a\nu2,b\n")
+    (tmp_path / "files" / "goods.csv.gz").write_bytes(gzip.compress(b"item,title\na,A\nb,B\n"))
+    handler = partial(Quiet, directory=str(tmp_path / "files"))
+    signed = f"X-Amz-Credential=me%2F20261201&GoogleAccessId=me@shop&X-Amz-Signature={300 * 'f'}"
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever).start()
+        try:
+            root = f"http://127.0.0.1:{server.server_port}"
+            data = opened(tmp_path, f"{root}/log.csv?{signed}", items=f"{root}/goods.csv.gz?{signed}")
+            with pytest.raises(DataError, match=rf"^{root}/none.csv: no such file or folder$"):
+                opened(tmp_path, f"{root}/none.csv?{signed}")
+        finally:
+            server.shutdown()
+    assert data.items["title"].to_list() == ["A", "B"] and data.manifest.source.files == ("log.csv", "goods.csv.gz")
+    assert "Signature" not in capsys.readouterr().err
+    with pytest.raises(DataError, match=rf"^{root}/log.csv: ") as refused:
+        opened(tmp_path, f"{root}/log.csv?{signed}")
+    assert "Signature" not in str(refused.value)
 
 
 def test_sequences_are_read_from_their_url(tmp_path: Path, put: Put) -> None:

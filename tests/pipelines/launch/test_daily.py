@@ -971,9 +971,21 @@ def test_a_report_of_a_bundle_that_forgot_a_user_since_is_made_again_until_it_an
     assert reported.done()
     forget_in_bundle(bundle, "u5", dry_run=False)
     assert not reported.done()
+    # Of similar items none could be made again, and no rule judges it.
     if published:
         choose(loop.settings.root, day.name)
         assert reported.done()
+
+
+def test_a_day_of_similar_items_goes_on_without_a_report_that_can_no_longer_be_made(loop: Loop) -> None:
+    day = days.today(replace(loop, recipe=loop.recipe.model_copy(update={"task": "similarity"})))
+    prepared, *_ = day.steps()
+    prepared.make()
+    (reported,) = (step for step in day.steps() if step.name == "report")
+    write_world(day.candidate, lineage={"dataset": Dataset.open(day.folder / "dataset").manifest.fingerprint})
+    assert not reported.done()
+    forget_in_dataset(day.folder / "dataset", "u5", dry_run=False)
+    assert reported.done()
 
 
 def test_a_day_whose_data_set_forgot_a_user_since_is_trained_again_until_its_bundle_is_there(loop: Loop) -> None:

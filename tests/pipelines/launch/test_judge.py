@@ -401,9 +401,9 @@ def test_reports_of_other_data_or_another_protocol_are_not_compared() -> None:
 
 def test_a_candidate_whose_prior_knows_the_test_is_not_judged_beside_one_that_does_not() -> None:
     finding = {"name": "prior of the test's time", "text": "it knows the test", "value": 2.0}
-    knows, other = (
+    knows, more, other = (
         gate.Opened(Mock(), "digest", made({"FR": part(0.3, 0.01)}, found, Path(name)))
-        for name, found in (("knows", [finding]), ("other", []))
+        for name, found in (("knows", [finding]), ("more", [finding | {"text": "it knows more"}]), ("other", []))
     )
     rule = SliceRule(metric="recall@20", bound="value", at_least=0, groups=("country",))
     assert [each.passed for each in gate._judgements(Rules(slices=(rule,)), knows, other)] == [True]
@@ -413,6 +413,8 @@ def test_a_candidate_whose_prior_knows_the_test_is_not_judged_beside_one_that_do
     for own, before, told in ((other, knows, True), (knows, knows, False), (other, other, False)):
         (judged,) = gate._judgements(relative, own, before)
         assert judged.passed and judged.note.endswith("; knows: it knows the test") == told
+    (judged,) = gate._judgements(relative, more, knows)
+    assert judged.passed and judged.note.endswith("; more: it knows more; knows: it knows the test")
 
 
 @pytest.mark.parametrize("unjudged", ["pass", "refuse"])

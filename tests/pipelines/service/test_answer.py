@@ -201,7 +201,7 @@ NO_END = "must hold no ? and no #: the path of each call comes at its end"
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("http://127.0.0.1:1?x=1", f"--url http://127.0.0.1:1?x=1: {NO_END}"),
+        ("http://127.0.0.1:1?x=1", f"--url http://127.0.0.1:1?***: {NO_END}"),
         ("http://anna:s3cret@127.0.0.1:1/#", f"--url http://***@127.0.0.1:1/#: {NO_END}"),
         ("http://127.0.0.1:65537", "--url http://127.0.0.1:65537: the port must be from 0 to 65535"),
         ("http://a..b", "--url http://a..b: not a valid address"),

@@ -110,6 +110,31 @@ def test_what_is_held_back_is_written_before_the_connection_closes(http: str) ->
     assert close == "close"
 
 
+def test_a_connection_closes_also_after_the_rest_of_a_body_that_was_refused_unread(http: str) -> None:
+    async def ask() -> list[bytes | str]:
+        config = uvicorn.Config(responding(b"no"), http=PROTOCOLS[http], ws="none", lifespan="off", log_config=None)
+        config.load()
+        protocol, connection = PROTOCOLS[http](config, ServerState(), {}), Recorder()  # type: ignore[call-arg]
+        protocol.connection_made(connection)
+        protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbo")
+        await asyncio.sleep(0.01)
+        protocol.data_received(b"dy")
+        protocol.data_received(GET)  # its answer begins the wait anew, and nothing ends that
+        await asyncio.sleep(0.01)
+        protocol.data_received(b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 4\r\n\r\nbo")
+        await asyncio.sleep(0.01)
+        protocol.timeout_keep_alive = 0.1  # type: ignore[attr-defined]
+        protocol.data_received(b"dy")
+        assert "close" not in connection.calls
+        for _ in range(200):
+            await asyncio.sleep(0.02)
+            if "close" in connection.calls:
+                break
+        return connection.calls
+
+    assert asyncio.run(ask()).count("close") == 1
+
+
 def test_continue_comes_before_the_response(http: str) -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         message = await receive()

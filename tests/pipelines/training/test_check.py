@@ -154,7 +154,7 @@ def test_a_recipe_may_leave_the_validation_to_prepare(tmp_path: Path) -> None:
         check.check_recipe(recipe(USER, data={"validation": "random"}), data)
 
 
-@pytest.mark.parametrize("refused", [{"norm_exponent": "validation"}, {}])
+@pytest.mark.parametrize("refused", [{"norm_exponent": "validation"}, {"prior": "validation"}, {}])
 def test_validation_events_that_are_all_repeats_choose_nothing(tmp_path: Path, refused: dict[str, Any]) -> None:
     """Each user takes the same three items again and again."""
     rows = [(f"u{u}", f"i{(u + n % 3) % 9}", 60 * n + u) for u in range(20) for n in range(12)]
@@ -164,7 +164,10 @@ def test_validation_events_that_are_all_repeats_choose_nothing(tmp_path: Path, r
     assert Dataset.open(tmp_path / "repeats").manifest.events["valid"] > 0
     config = recipe(USER, model={"dimension": 4, **refused}, data={"duplicates": "keep"})
     if refused:
-        with pytest.raises(ConfigError, match=r"targets to choose it on; give a number, as by --set .*=1$"):
+        ((key, _),) = refused.items()
+        given = {"norm_exponent": "a number: --set model.norm_exponent=1", "prior": "weights, or 'off'"}[key]
+        told = f"model.{key}: the data set has no validation targets to choose it on; give {given}"
+        with pytest.raises(ConfigError, match=f"^{re.escape(told)}$"):
             check.check_recipe(config, Dataset.open(tmp_path / "repeats"))
     else:
         check.check_recipe(config, Dataset.open(tmp_path / "repeats"))

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from pipelines.errors import DataError
 from pipelines.training.local_workers import free_ports
 from pipelines.training.train import run
 from pipelines.training.workers import refuse_unshared
+from tests.support.processes.running_service import eventually, runs
 from tests.support.worlds.interrupted import ENVIRONMENT, history, make_world, same, stages, stopped, training, weights
 from towers.config.recipe import load_config
 from towers.config.sections import TrainConfig
@@ -27,12 +29,20 @@ from towers.training.stop_request import ASK_STEPS
 
 # Masks are drawn by each worker for itself, so one process trains with others.
 UNMASKED = ("mask_share = 0.3", "mask_share = 0.0")
+TASK = {"type": "worker", "index": 0}
 CLOSE = 1e-3  # with Adam, after two stages
 # The command, which sends itself SIGTERM on its way.
 TERMINATED = """
 from pipelines.cli import app
 from tests.support.processes.interrupted_run import arm, terminate
 arm({what!r}, "", {count}, terminate)
+app.main()
+"""
+# One that is killed when all is trained, and what it made not yet in its place.
+KILLED = """
+from pipelines.cli import app
+from tests.support.processes.interrupted_run import arm, kill
+arm("os.rename", "summary.json", 1, kill)
 app.main()
 """
 
@@ -217,19 +227,43 @@ def test_sigterm_to_the_parent_or_a_worker_saves_a_step_and_ends_all(world: Path
         words += ["--set", f"train.{key}=100000"]
     latest = tmp_path / ".run.unfinished" / "choose" / "checkpoints" / "latest"
     last = 0
-    for to_parent in (True, False):
+    for stopped_one, number in (("parent", signal.SIGTERM), ("worker", signal.SIGTERM), ("parent", signal.SIGKILL)):
         before = checkpoints(latest)
         with subprocess.Popen(command(words, 2), env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as parent:
             while not checkpoints(latest) - before:
                 assert parent.poll() is None, parent.communicate()[1][-3000:]
                 time.sleep(0.02)
             children = [worker_of(parent.pid, rank) for rank in (0, 1)]
-            os.kill(parent.pid if to_parent else children[1], signal.SIGTERM)
+            os.kill(parent.pid if stopped_one == "parent" else children[1], number)
             _, told = parent.communicate(timeout=120)
-        assert parent.returncode == 130, told[-3000:]
+        # By the first worker alone, also where nobody is left to end the two.
+        assert told.count("interrupted; the last checkpoint is kept") == 1
+        assert parent.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), told[-3000:]
+        eventually(partial(gone, children), "the end of both", within_s=60)
         assert newest_step(latest) > last and newest_step(latest) % ASK_STEPS == 0
         last = newest_step(latest)
-        assert not [each for each in children if Path(f"/proc/{each}").exists()]
+
+
+@pytest.mark.long
+def test_no_worker_ends_well_before_the_run_is_in_its_place(world: Path, whole: Path, tmp_path: Path) -> None:
+    """A Job starts one that did never again, and the first could not resume alone."""
+    words = training(world, tmp_path / "run", "unmasked.toml")
+    with pair(addresses("127.0.0.1", "127.0.0.1"), ["-c", KILLED, *words], ["-m", "pipelines", *words]) as machines:
+        assert machines[0].wait(timeout=300) == -signal.SIGKILL
+        _, told = machines[1].communicate(timeout=120)
+        assert (machines[1].returncode, told.count("error: worker 1 of 2: another worker ended")) == (1, 1)
+    assert (tmp_path / ".run.unfinished" / "checkpoints" / "final.index").is_file()
+    ended(words, 2)
+    same(tmp_path / "run", whole)
+    # The first alone, started again when RUN is there, waits for nobody.
+    config = json.dumps({"cluster": {"worker": addresses("127.0.0.1", "127.0.0.1")}, "task": TASK})
+    again = [sys.executable, "-m", "pipelines", *words]
+    done = subprocess.run(again, env=ENVIRONMENT | {"TF_CONFIG": config}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"{tmp_path / 'run'} already exists" in done.stderr
+
+
+def gone(processes: list[int]) -> bool:
+    return not any(map(runs, processes))
 
 
 def newest_step(latest: Path) -> int:

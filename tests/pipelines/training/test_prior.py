@@ -392,6 +392,23 @@ def test_a_prior_without_a_window_is_renewed_from_events_without_times(ordered: 
     np.testing.assert_array_equal(new.item_prior[:, 1], old.item_prior[:, 1])
 
 
+def test_a_pair_in_two_files_of_one_log_counts_once(ordered: Path, tmp_path: Path) -> None:
+    """`data.split` of the recipe leaves the files' own parts aside, as it did in training."""
+    shutil.copytree(ordered / "bundle", tmp_path / "bundle")
+    manifest = read_manifest(tmp_path / "bundle")
+    manifest.lineage["config"]["data"] |= {"split": "random"}
+    write_manifest(manifest, tmp_path / "bundle" / MANIFEST)
+    (tmp_path / "parts").mkdir()
+    for name, other in (("train", "n1,8\n"), ("test", "")):
+        (tmp_path / "parts" / f"{name}.csv").write_text(f"user_id,item_id\nn1,7\n{other}")
+    renew.run(tmp_path / "bundle", tmp_path / "parts", tmp_path / "renewed")
+    (tmp_path / "one.csv").write_text("user_id,item_id\nn1,7\nn1,8\n")
+    renew.run(tmp_path / "bundle", tmp_path / "one.csv", tmp_path / "single")
+    folder, file = (Bundle.open(tmp_path / name).item_prior for name in ("renewed", "single"))
+    assert folder is not None and file is not None
+    np.testing.assert_array_equal(folder, file)
+
+
 def test_a_format_that_a_file_s_name_does_not_tell_is_given(ordered: Path, tmp_path: Path) -> None:
     (tmp_path / "events.dat").write_text("user_id,item_id\nn1,7\nn2,7\n")
     with pytest.raises(DataError, match=r"cannot tell the format of .*; name it with --format \(csv, "):
@@ -596,7 +613,7 @@ def test_what_cannot_renew_a_prior_is_said(world: Path, without_prior: Path, tmp
     bad = r"bad\.parquet, row 1, column 'item_id': no id, got None; fix the file, or leave the rows out$"
     with pytest.raises(DataError, match=bad):
         renew.run(world / "bundle", tmp_path / "bad.parquet", tmp_path / "out")
-    with pytest.raises(DataError, match=r"bundle: has no prior; model\.prior = 'validation' trains one"):
+    with pytest.raises(DataError, match=r"bundle: has no prior; with validation events, model\.prior = "):
         renew.run(without_prior, world / "events.parquet", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

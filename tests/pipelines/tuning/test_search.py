@@ -381,6 +381,34 @@ def test_a_search_of_several_families_goes_on_where_it_was_stopped(
     assert sorted(row["trial"] for row in resumed.rows) == list(range(8))
 
 
+@pytest.mark.long
+def test_the_last_trial_goes_on_in_the_time_of_the_finals_if_it_was_stopped(
+    dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formula, out = Formula(), tmp_path / "r.toml"
+    budget = 1200.0
+    kept = search.FINALS * budget / search.SHARES
+
+    def stopped(config: Config) -> bool:
+        if budget - formula.seconds < kept + budget / search.SHARES:  # no trial begins after this one
+            formula.seconds += budget / search.SHARES
+            raise KeyboardInterrupt
+        return False
+
+    formula.slow = stopped
+    with pytest.raises(KeyboardInterrupt):
+        for module in (clock, tune):
+            monkeypatch.setattr(module, "time", formula)
+        searched(formula, dataset, out, on_disk=True, budget_minutes=20.0)
+    number = len(formula.asked) - 1
+    resumed = Formula()
+    for module in (clock, tune):
+        monkeypatch.setattr(module, "time", resumed)
+    rows = searched(resumed, dataset, out, on_disk=True, budget_minutes=20.0).rows
+    assert resumed.asked[0][1] == formula.asked[-1][1]
+    assert [row["end"] for row in rows if row["trial"] == number] == ["share"]
+
+
 def test_on_a_full_disk_the_search_stays(dataset: Path, tmp_path: Path) -> None:
     def full(config: Config) -> bool:
         raise tf.errors.ResourceExhaustedError(None, None, "trials/0003/x: No space left on device")

@@ -700,6 +700,7 @@ def test_a_final_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_them
     assert (one.best_epoch, one.value, one.rising) == (2, 0.5, False)
     assert Tried(0, run_of(0.1, 0.2, end="share")).rising
     assert not Tried(0, run_of(0.2, 0.1, end="share")).rising
+    assert not Tried(0, run_of(0.1, 0.2, end="diverged")).rising
     # A falling rate ends where it was to end, better or not.
     falling = Tried(0, run_of(0.1, 0.5, 0.3), falling=3)
     assert (falling.best_epoch, falling.value, falling.rising) == (3, 0.3, False)
@@ -712,12 +713,13 @@ def test_a_final_trains_up_to_its_best_epoch_and_with_a_falling_rate_all_of_them
         (0, run_of(0.5, 0.6, 0.7, end="pruned"), 0.7),
         (0, run_of(0.5, 0.9, 0.7, criteria=(0.1, 0.2, 0.3)), 0.7),
         (0, run_of(end="failed"), 0.6),
-        (0, run_of(0.5, 0.9, 0.8, end="diverged"), 0.6),
+        (0, run_of(0.5, 0.9, 0.8, end="diverged"), 0.9),
         (0, run_of(0.5, end="pruned"), 0.6),  # it had lost its checkpoint, and began anew
         (3, run_of(0.5, 0.6, 0.7), 0.7),
         (3, run_of(0.5, 0.6, 0.7, end="budget"), 0.6),  # its rate has not fallen
         (3, run_of(0.5, 0.6, 0.7, end="cut off"), 0.6),
         (3, run_of(0.5, 0.5, 0.5), 0.6),
+        (3, run_of(0.5, 0.6, 0.7, end="diverged"), 0.6),
     ],
 )
 def test_the_best_final_has_the_best_run_that_came_to_its_end(

@@ -48,6 +48,22 @@ def test_a_repeated_live_item_counts_as_in_training(recallers: dict[str, Recalle
     assert plan.history == len(of_training(items, how))
 
 
+@pytest.mark.parametrize("how", ["first", "last", "keep"])
+def test_types_that_training_left_out_count_for_nothing(tmp_path: Path, how: str) -> None:
+    write_world(tmp_path / "world", lineage={"config": {"data": {"event_types": ["buy"], "duplicates": how}}})
+    bundle = Bundle.open(tmp_path / "world")
+    recaller = Recaller(bundle, ExactIndex(bundle.recall_vectors), ArithmeticEncoder(), UserEvents())
+    sent = [("i1", "click"), ("i1", "buy"), ("i4", "click"), ("i9", "event"), ("i9", "click")]
+    applied = [(name, Taken(100 + seq, seq, *each)) for name in ("new", "u5") for seq, each in enumerate(sent)]
+    recaller.planner.users.apply([*applied, ("clicker", Taken(100, 9, "i2", "click"))], anew=True)
+    items = recaller.catalogue.snapshot()
+    plan = recaller.planner.plan(RecallQuery(user_id="new", k=1), items)
+    assert plan.features is not None and plan.features["history"] == ["i1", "i9"]
+    assert bundle.item_names.at(plan.excluded) == ["i1", "i9"]
+    clicker = recaller.planner.plan(RecallQuery(user_id="clicker", k=1), items)
+    assert (clicker.source, len(clicker.excluded)) == ("popular", 0)
+
+
 def test_a_known_user_adds_each_live_item_once(recallers: dict[str, Recaller]) -> None:
     recaller, stored = recallers["first"], seen_rows(5)
     fresh = next(f"i{row}" for row in range(20) if row not in stored)

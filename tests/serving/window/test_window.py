@@ -230,7 +230,9 @@ def test_without_the_last_item_of_a_history_the_page_asks_without_one(
     added = page(client, **asked, add="i3")
     assert recalled(added) == ids(client, history=["i3"], k=6, **({"user_id": "u1"} if "user" in fields else {}))
     assert 'name="stored"' not in added
-    for link in re.findall(r'<a href="([^"]*)">Ask with what user <bdi>u1</bdi> took</a>', html):
+    links = re.findall(r'<a href="([^"]*)">Ask with what user <bdi>u1</bdi> took</a>', html)
+    assert len(links) == ("user" in fields)
+    for link in links:
         assert recalled(client.get(f"/{unescape(link)}").text) == ids(client, user_id="u1", k=6)
 
 

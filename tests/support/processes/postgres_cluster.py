@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.processes.running_service import free_port
+from tests.support.processes.running_service import free_port, runs
 
 START_S = 60
 USER = "tester"
@@ -77,7 +77,7 @@ class PostgresCluster:
         self._server.wait()
         # The shared memory is in use until its last process has ended: PostgreSQL does not start before.
         deadline = time.monotonic() + START_S
-        while alive := [process for process in processes if _is_alive(process)]:
+        while alive := [process for process in processes if runs(process)]:
             if time.monotonic() > deadline:
                 pytest.fail(f"processes of PostgreSQL do not end after a kill: {alive}")
             time.sleep(0.01)
@@ -174,12 +174,3 @@ class PostgresCluster:
 
     def _as_user(self) -> dict[str, str]:
         return {"cwd": str(self._folder)} if self._user is None else {"cwd": str(self._folder), "user": self._user}
-
-
-def _is_alive(process: int) -> bool:
-    """Whether a process still runs: one that has ended and that nobody waited for holds no memory."""
-    try:
-        stat = Path(f"/proc/{process}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rpartition(")")[2].split()[0] not in {"Z", "X"}

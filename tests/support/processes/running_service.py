@@ -130,6 +130,14 @@ class RunningService:
         pytest.fail(f"the service was not ready after {START_S} s")
 
 
+def runs(process: int) -> bool:
+    """Whether a process does; one that has ended may wait for ever for somebody to ask how."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def eventually(condition: Callable[[], bool], what: str, within_s: float = VISIBLE_S) -> None:
     """Waits until a condition holds twenty times in a row: any of the workers may have been asked."""
     deadline = time.monotonic() + within_s

@@ -50,6 +50,25 @@ def test_rows_that_catch_up_equal_the_dense_average_of_every_step(name: Any, jit
     np.testing.assert_allclose(some, total[1] / weight, rtol=1e-5, atol=1e-6)
 
 
+def test_an_interrupt_while_the_weights_come_back_leaves_no_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    variables = [tf.Variable(tf.fill([3, 2], float(value))) for value in (1, 2, 3)]
+    averages, calls = Averages(variables, DECAY), []
+    put_back = Averages._put_back
+
+    def interrupted(self: Averages, weights: Any) -> None:
+        calls.append(len(weights))
+        if len(calls) == 1:
+            variables[0].assign(weights[0])
+            raise KeyboardInterrupt
+        put_back(self, weights)
+
+    monkeypatch.setattr(Averages, "_put_back", interrupted)
+    with pytest.raises(KeyboardInterrupt), averages.in_place(0):
+        for variable in variables:
+            variable.assign(-variable)
+    assert [float(variable[0, 0]) for variable in variables] == [1, 2, 3] and calls == [3, 3]
+
+
 @pytest.mark.parametrize("decay", [0.99995, 0.99999, 0.999999])
 def test_an_average_of_nearly_all_steps_keeps_its_length(decay: float) -> None:
     rng = np.random.default_rng(0)

@@ -80,6 +80,16 @@ def test_every_kind_of_input_from_every_kind_of_file(tmp_path: Path, copies: Cop
         assert taste[0] == (None if taste[1] is None else pytest.approx(taste[1], rel=1e-6))
 
 
+def test_columns_of_objects_are_not_read(tmp_path: Path, copies: Copies, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "users.jsonl").write_text('{"user_id": "u1", "age": 3, "address": {"city": "Oslo"}}\n')
+    file = FeatureFile(tmp_path / "users.jsonl", "user_id", SPECS, copies, TrainedColumns())
+    assert requests(file, range(1))[0]["age"] == 3
+    assert "not read, since the tower has no such input: address\n" in capsys.readouterr().err
+    (tmp_path / "users.jsonl").write_text('{"user_id": "u1", "age": {"years": 3}, "hour": 5}\n')
+    with pytest.raises(DataError, match=r"users\.jsonl: column 'age' holds objects; a feature takes values or lists$"):
+        FeatureFile(tmp_path / "users.jsonl", "user_id", SPECS, copies, TrainedColumns())
+
+
 def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipelines.ingest.formats.table.BATCH_ROWS", 4)
     pl.DataFrame({"user_id": [f"u{n}" for n in range(23)], "age": range(23)}).write_parquet(tmp_path / "users.parquet")

@@ -44,6 +44,22 @@ def last_of(events: list[Event]) -> dict[str, str]:
     return {user: item for user, item, *_ in events}
 
 
+def test_a_prior_that_ends_before_the_first_test_event_that_counts_knows_none(tmp_path: Path) -> None:
+    day = 86_400
+    events: list[Event] = [(f"u{user}", f"i{user % 7}", START + user, "web") for user in range(40)]
+    events += [(f"u{user}", f"i{(user + 1) % 7}", START + (3 + user % 4) * day, "web") for user in range(10)]
+    data = prepared(tmp_path, events, split="global_time", test_share=0.2, valid_share=0.1)
+    held, tested = heldout(data, "test"), data.events("test").time
+    assert tested is not None and tested.min() == START + 3 * day
+
+    def told(days: float, window: tuple[int | None, int | None] = (None, None)) -> list[float]:
+        prior = PriorInfo(now=1.0, past=0.5, until=int(START + days * day), mean_count=1.0, new_item=(0.0, 0.0))
+        return [round(each.value) for each in look(leak_checks(data, held, prior, window=window))]
+
+    assert told(2.9) == [] and told(3) == [3]
+    assert told(4.5, (START + 5 * day, None)) == [] and told(4.5, (None, START + 6 * day)) == [4]
+
+
 def test_sound_data_leak_nothing(tmp_path: Path) -> None:
     assert found(Dataset.open(write_dataset(make_events(), tmp_path))) == {}
 

@@ -20,6 +20,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.protocol.options import Protocol
+from pipelines.forget.dataset import forget_in_dataset
 from pipelines.launch.records.outputs import of_report
 from serving.bundle.digest import bundle_digest
 from serving.bundle.manifest import IndexInfo, read_manifest, write_manifest
@@ -263,6 +264,16 @@ def test_items_of_which_none_is_like_another_are_refused(world: Path, monkeypatc
 
 
 @pytest.mark.long
+def test_a_data_set_that_forgot_a_user_since_no_longer_tells_what_was_held_out(world: Path, tmp_path: Path) -> None:
+    for name in ("bundle", "dataset"):
+        shutil.copytree(world / name, tmp_path / name)
+    user = Dataset.open(tmp_path / "dataset").users["user_id"][0]
+    forget_in_dataset(tmp_path / "dataset", user, dry_run=False)
+    told = f"{tmp_path / 'dataset'}: a user was forgotten in it since {tmp_path / 'bundle'} was trained, so the items "
+    with pytest.raises(DataError, match=f"^{re.escape(told)}that were held out cannot be told any more; train again$"):
+        report.run(tmp_path / "bundle", tmp_path / "dataset", tmp_path / "report")
+
+
 def test_a_bundle_that_is_indexed_while_it_is_measured_has_no_report(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,6 @@ from pipelines.bundles import export
 from pipelines.bundles.run import KNOWN_SPLITS, load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen, seen_times, seen_types
-from pipelines.errors import DataError
 from pipelines.ingest import prepare
 from pipelines.training import check, train
 from pipelines.training.validation import validation
@@ -229,7 +228,7 @@ def test_the_last_purchase_tells_the_next_one_and_a_plain_sequence_cannot(world:
         (
             "dataset",
             ["show"],
-            DataError,
+            ConfigError,
             r"past\.events: no training event with a weight above 0 is of the type 'show'",
         ),
     ],
