@@ -91,7 +91,7 @@ class Reports:
                 )
 
     def baseline_prior(self) -> str:
-        """Tells priors that may count test events; not equal ones. Raises DataError where the candidate's alone may."""
+        """Names priors that may count test events, unless they do alike; DataError where the candidate's alone may."""
         if self.baseline is None:
             return ""
         later, other = (finding(each.content, LATER_PRIOR) for each in (self.candidate, self.baseline))

@@ -189,10 +189,10 @@ class Day:
     def _reported(self) -> bool:
         """Whether there is a whole report of the bundle as it is; of similar items a `forget` lets none be made."""
         file = self.folder / "report" / REPORT
-        if self.loop.recipe.task == "similarity":
+        if (similar := self.loop.recipe.task == "similarity") and not file.is_file():
             forgot = Dataset.open(self.folder / "dataset").manifest.before_forget
-            return file.is_file() or read_manifest(self._judged).lineage.get("dataset") in forgot
-        if not file.is_file() or self.loop.active == self.name:
+            return read_manifest(self._judged).lineage.get("dataset") in forgot
+        if not file.is_file() or similar or self.loop.active == self.name:
             return file.is_file()
         try:
             digest = json.loads(file.read_text(encoding="utf-8"))["bundle"]["digest"]
