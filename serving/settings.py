@@ -17,6 +17,7 @@ from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSett
 from serving.files.database_url import DatabaseUrl, state_place
 
 PREFIX = "TOWERS_"
+DEFAULT_K = 100
 # Settings of earlier versions, and what replaces them.
 ENDED = {
     "max_slowdown": "a standing queue may fill only a part of max_concurrent, which bounds the wait",
@@ -59,7 +60,9 @@ class Settings(BaseSettings):
     max_batch: int = Field(256, ge=1, description="the most queries of one batch")
     max_items: int = Field(5_000, ge=1, description="the most items of one PUT /items")
     max_events: int = Field(5_000, ge=1, description="the most events, or impressions, of one POST")
-    max_user_events: int = Field(1_000, ge=1, description="the newest live events of a user that count for recall")
+    max_user_events: int = Field(
+        1_000, ge=1, description="the newest live events of a user and type that count for recall"
+    )
     max_list: int = Field(10_000, ge=1, description="the longest list of a query, also of strings among its features")
     max_answer_values: int = Field(
         100_000, ge=1, description="the most values of an answer: the sum over its queries of k x (1 + attributes)"
@@ -110,6 +113,11 @@ class Settings(BaseSettings):
         if isinstance(value, str) and not value.strip():
             raise ValueError("must not be empty")
         return value
+
+    @property
+    def default_k(self) -> int:
+        """The k of a request that names none."""
+        return min(DEFAULT_K, self.max_k, self.max_answer_values)
 
     @property
     def store(self) -> str | None:

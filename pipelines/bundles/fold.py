@@ -75,6 +75,8 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
     folded = _write(opened, view, later, held, out, overwrite=overwrite)
     if dropped := seen - len(open_array(out, SEEN_ITEMS, np.int32, (None,))):
         say(f"of deleted items: {amount(dropped, 'seen events')} left out, which no history and no exclusion holds now")
+    if folded.segmented_by is not None and later:
+        say(f"the popular items of each {folded.segmented_by} stay those of before; an export of a run counts them")
     items = f"{amount(folded.items, 'items')} (before: {opened.manifest.items:,})"
     say(f"{out}: {items}, {len(view.living):,} of them new or changed, {amount(folded.queries, 'users')}")
     return folded

@@ -16,7 +16,7 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from pipelines.console import phases, say
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import heldout
+from pipelines.dataset.heldout import heldout, refuse_no_targets
 from pipelines.errors import DataError
 from pipelines.rankers.ranker import refuse_other_data
 from pipelines.service.server import Server, serve_alone
@@ -109,9 +109,8 @@ def _held_out(dataset: Path, bundles: Sequence[Bundle]) -> Callable[[str], Colle
     data = Dataset.open(dataset)
     for bundle in bundles:
         refuse_other_data(bundle, data)
+    refuse_no_targets(data)
     held = heldout(data, "test")
-    if not len(held.users):
-        raise DataError(f"{dataset}: no user has a test event to mark; prepare it with data.test_share above 0")
     places = dict(zip(data.users["user_id"].gather(held.users).to_list(), range(len(held.users)), strict=True))
     names = data.items["item_id"]
 

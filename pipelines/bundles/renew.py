@@ -1,7 +1,7 @@
 """`towers export --prior-from`: renews a bundle's prior from newer events, without training.
 
-The new bundle keeps the towers, vectors and weights; its prior, popular items and index are those of EVENTS, which are
-read as `towers prepare` reads them.
+The new bundle keeps the towers, vectors, weights and the popular items of each segment; its prior, popular items and
+index are those of EVENTS, which are read as `towers prepare` reads them.
 """
 
 from datetime import UTC, datetime
@@ -74,6 +74,8 @@ def run(bundle: Path, events: Path | str, out: Path, *, format: str = "auto", ov
             target = max(before.measured.get("target_recall", build_index.TARGET_RECALL), LEAST_RECALL)
             build_index.run(directory, target_recall=target, target_k=before.target_k, kind=before.kind, like=before)
     say(f"{out}: the prior counts {amount(counted, 'events')}; {of_others:,} more of items not in {bundle}")
+    if manifest.segmented_by is not None:
+        say(f"the popular items of each {manifest.segmented_by} stay those of before; an export of a run counts them")
     if not weighs(info):
         say("its weights are 0: no score changes, only the popular items, the answer to users of whom nothing is known")
     return read_manifest(out)

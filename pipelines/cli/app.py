@@ -15,14 +15,14 @@ from typing import Annotated, Literal
 import typer
 
 from pipelines.cli import bundles, operation
-from pipelines.cli.exit_codes import KEPT, exit_code, sigterm_as_ctrl_c
+from pipelines.cli.exit_codes import KEPT, USER_MISTAKE, exit_code, sigterm_as_ctrl_c
 from pipelines.cli.export import embed, export, index, recall
 from pipelines.cli.launch import compare, daily, gate, track
 from pipelines.cli.options import Format, Overrides, Overwrite, Recipe, example, set_again
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.training import train, tune
-from pipelines.console import next_step
+from pipelines.console import is_text, next_step, say
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -228,6 +228,9 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # ids and titles may hold what a terminal's encoding does not
     words = sys.argv[1:] or ["--help"]
+    if wrong := [word for word in words if not is_text(word)]:
+        say(f"error: the argument {os.fsencode(wrong[0])!r} is not UTF-8")
+        sys.exit(USER_MISTAKE)
     kept = KEPT.get(words[0], "no unfinished output is left")
     # Typer parses arguments with pydantic, which may be what is broken.
     command = doctor if words == ["doctor"] else lambda: app(words, prog_name="towers", standalone_mode=False)

@@ -31,7 +31,8 @@ USERS, ITEMS, EVENTS, EPOCHS = 4_000, 21_000, 300_000, 3
 FASHION = 1.0
 SHOWN = 20  # as in the verdict
 OUTPUTS = ("world", "dataset", "run", "bundle", "report")
-LOG = "service.log"  # made first: a directory that holds it is a demo's
+LOG = "service.log"
+MARK = ".towers-demo"  # made first: a directory that holds it is a demo's
 HISTORY_LENGTH = 8
 
 
@@ -55,11 +56,11 @@ def run(
     """
     started = time.monotonic()
     outputs = world, dataset, trained, bundle, judged = [out / name for name in OUTPUTS]
-    for each in outputs:
-        if each.exists() and not (out / LOG).exists():
+    for each in (*outputs, out / LOG):
+        if each.exists() and not (out / MARK).exists():
             raise OutputExistsError(f"{each} already exists, and no demo wrote it; name another --out, or remove it")
     out.mkdir(parents=True, exist_ok=True)
-    (out / LOG).touch()
+    (out / MARK).touch()
     config = load_config("default", [f"train.epochs={epochs}"])
     phases("demo", "synth", "prepare", "check", "train", "export", "index", "report", "serve")
     _step(1, f"synth: {users:,} users, {items:,} items that come into fashion and go, {events:,} events, truth known")

@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 
 from pipelines.errors import DataError
+from pipelines.service.sigterm import end_with_parent
 
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 15.0
@@ -57,7 +58,14 @@ def running(bundle: Path, log: Path) -> Iterator[str]:
     words += ["--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWERS_")}
     with log.open("wb") as output:
-        service = subprocess.Popen(words, stdout=output, stderr=output, stdin=subprocess.DEVNULL, env=environment)
+        service = subprocess.Popen(
+            words,
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            preexec_fn=end_with_parent,
+        )
     try:
         _wait_until_ready(service, url, log)
         yield url

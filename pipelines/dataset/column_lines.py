@@ -77,8 +77,8 @@ def _tells_the_item(dataset: Dataset, column: str) -> str | None:
     context = dataset.context("train")
     assert context is not None
     values = context.select(column).head(EVENTS_LOOKED_AT).collect().to_series()
-    if values.dtype.is_nested():
-        return None
+    if values.dtype.is_nested():  # which cannot be counted
+        values = pl.select(pl.when(values.is_not_null()).then(values.hash())).to_series()
     train = dataset.events("train")
     columns = {"item": train.item[: len(values)], "user": train.user[: len(values)], "value": values}
     events = pl.DataFrame(columns).drop_nulls()

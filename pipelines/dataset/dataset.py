@@ -86,10 +86,14 @@ class Dataset:
         try:
             return opened()
         finally:  # the other one may lack the file
-            before, now = self.manifest.fingerprint, _manifest(self.path).fingerprint
-            if now != before:
-                told = f"was {before[:12]} when this command began, now {now[:12]}"
-                raise DataError(f"{self.path}: another command has replaced it meanwhile (fingerprint {told})")
+            self.refuse_replaced()
+
+    def refuse_replaced(self) -> None:
+        """Raises DataError if another data set has taken its place."""
+        before, now = self.manifest.fingerprint, _manifest(self.path).fingerprint
+        if now != before:
+            told = f"was {before[:12]} when this command began, now {now[:12]}"
+            raise DataError(f"{self.path}: another command has replaced it meanwhile (fingerprint {told})")
 
     def truth(self) -> tuple[Floats, Floats] | None:
         """User and item vectors of a synthetic world, memory-mapped, rows as in `users` and `items`; else None.

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from pipelines.dataset.arrays import select_events, sum_of_offsets
 from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
 from serving.search.index import is_in
 from towers.data.events import Events, Int16s, Int32s, Int64s, select_lists
 
@@ -116,6 +117,12 @@ def has_targets(dataset: Dataset, split: str) -> bool:
     """Whether `heldout` has users: an event that repeats an earlier one is no target."""
     # Ends at the first of them: a recipe is checked more than once before it is trained.
     return dataset.manifest.events[split] > 0 and any(len(users) for users in _user_blocks(dataset, split))
+
+
+def refuse_no_targets(dataset: Dataset) -> None:
+    """Raises DataError if no report could be made of this data set."""
+    if not has_targets(dataset, "test"):
+        raise DataError(f"{dataset.path}: no user has a test event to recall; prepare it with data.test_share above 0")
 
 
 def heldout_users(dataset: Dataset, split: str, *, repeats: bool = False) -> Int32s:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelines.console import phases, results, say
+from pipelines.console import phases, printable, results, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
@@ -181,9 +181,9 @@ def run(
 
 def _show(content: dict[str, Any], dataset: Path, out: Path) -> None:
     console = results(markup=False)
-    console.print("\n".join(head(content, dataset)), soft_wrap=True)
+    console.print("\n".join(map(printable, head(content, dataset))), soft_wrap=True)
     console.print(table(content))
-    console.print("\n".join(lines(content)), soft_wrap=True)
+    console.print("\n".join(map(printable, lines(content))), soft_wrap=True)
     if not content["baselines"]["validation_users"]:
         console.print(f"the baseline was chosen on {content['strongest']['chosen_on']}", soft_wrap=True)
     for name, reason in {**content["baselines"]["left_out"], **content["baselines"]["fixed"]}.items():

@@ -14,6 +14,7 @@ import polars as pl
 from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array, select_events
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files, with_fingerprint
+from pipelines.ingest.formats.rejects import without_value
 from pipelines.rankers.cache import Cache
 from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
@@ -52,13 +53,14 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
         found = {"users": int(place is not None), "events": events, "bad rows": named}
         if dry_run or not any(found.values()):
             return found
-        with staged(path, overwrite=True, marker=MANIFEST) as directory:
+        with staged(path, overwrite=True, marker=MANIFEST, check=data.refuse_replaced) as directory:
             directory.mkdir()
             _write(data, place, directory)
             if rejects is not None and rejects.height > rejected:
                 rest = rejects.filter(pl.col("value").ne_missing(user))
                 # The row stays: most that name the user beside other words are lines of others.
-                rest.with_columns(value=pl.when(~_names(user)).then("value")).write_csv(directory / REJECTS)
+                rest = rest.with_columns(value=pl.when(~_names(user)).then("value"))
+                without_value(rest, data.manifest.roles["user"]).write_csv(directory / REJECTS)
             _write_manifest(data, directory, rejected)
             Dataset.open(directory)
             remove(Cache.beside(path).folder)  # not later: after a kill, the next attempt would find no user
@@ -128,6 +130,9 @@ def _without(events: Events, place: int | None, number: Int32s) -> Events:
 def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
     files, content = digest_files(directory)
     users = pl.scan_parquet(directory / "users.parquet", glob=False).select(pl.len()).collect().item()
+    # A data set of an earlier version, of files in partitions of users, has their ids among the names.
+    names = pl.DataFrame({"file": data.manifest.source.files}, schema={"file": pl.String})
+    files_read = without_value(names, data.manifest.roles["user"])["file"]
     manifest = data.manifest.model_copy(
         update={
             "schema_version": SCHEMA_VERSION,
@@ -138,6 +143,7 @@ def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
                 for split in SPLITS
             },
             "rejected": data.manifest.rejected - rejected,
+            "source": data.manifest.source.model_copy(update={"files": tuple(files_read)}),
             "files": files,
         }
     )

@@ -32,7 +32,7 @@ from pipelines.ingest.events import read_events
 from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.column_names import event_roles, id_column
 from pipelines.ingest.formats.copies import local_copies
-from pipelines.ingest.formats.rejects import Rejects, short_name
+from pipelines.ingest.formats.rejects import Rejects, short_name, without_value
 from pipelines.ingest.formats.source import Source, open_source
 from pipelines.ingest.formats.table import Table
 from pipelines.ingest.impressions import refuse_impressions_alone
@@ -133,7 +133,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
     if source.truth is not None:
         ids = {"query": (user_rows["user_id"], users), "item": (item_rows["item_id"], items)}
         write_truth(staging / "truth", source.truth, ids)
-    rejects.write(staging / "rejects.csv")
+    rejects.write(staging / "rejects.csv", roles.user)
     files, content = digest_files(staging)
     manifest = DatasetManifest(
         fingerprint=content,
@@ -150,7 +150,7 @@ def _write(staging: Path, source: Source, config: DataConfig, rejects: Rejects) 
         event_types=table.types,
         weighted=table.weight is not None,
         config=config,
-        source=SourceInfo(format=source.format, files=_names(source)),
+        source=SourceInfo(format=source.format, files=_names(source, roles.user)),
         rejected=rejects.count,
         dropped={rule: count for rule, count in table.dropped.items() if count},
         files=files,
@@ -167,9 +167,9 @@ def _attributes(
     return read_attributes(table, column, f"{side}_id", rejects, form)
 
 
-def _names(source: Source) -> tuple[str, ...]:
+def _names(source: Source, user: str) -> tuple[str, ...]:
     tables = [table for _, table in source.events] + [t for t in (source.items, source.users) if t is not None]
-    return tuple(short_name(table.path) for table in tables)
+    return tuple(without_value(pl.DataFrame({"file": [short_name(table.path) for table in tables]}), user)["file"])
 
 
 def _summary(data: Dataset, manifest: DatasetManifest) -> str:

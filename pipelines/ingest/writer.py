@@ -170,9 +170,9 @@ def write_truth(directory: Path, source: Path, ids: dict[str, tuple[pl.Series, p
     for side, (final, attributes) in ids.items():
         path = source / f"{side}_vectors.npy"
         vectors = np.load(path, mmap_mode="r", allow_pickle=False)
-        if attributes is None or len(vectors) != attributes.height:
-            rows = 0 if attributes is None else attributes.height
-            raise DataError(f"{path}: {len(vectors):,} vectors, but the file of their ids has {rows:,} good rows")
+        rows = 0 if attributes is None else attributes.height
+        if attributes is None or vectors.ndim != 2 or len(vectors) != rows:
+            raise DataError(f"{path}: its shape is {vectors.shape}; it must be [{rows}, D], a row for each good id")
         order = pl.DataFrame({"id": final}).join(
             pl.DataFrame({"id": attributes.to_series(0)}).with_row_index("row"),
             on="id",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pipelines.bundles import requirement
 from pipelines.bundles.blessing import Blessing, Judgement, blessing_path, evidence, write_blessing
-from pipelines.console import amount, phase, phases, say
+from pipelines.console import amount, phase, phases, printable, say
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation.report_json import FILES, REPORT
 from pipelines.launch import tracking
@@ -180,7 +180,9 @@ def _show(judgements: tuple[Judgement, ...]) -> None:
     for each in judgements:
         figure = "" if each.figure is None else f"{_shown(each.figure, each)}, must be "
         note = f" ({each.note})" if each.note else ""
-        print(f"{'passed' if each.passed else 'refused':<8} {each.rule}: {figure}{each.limit}{note}")  # noqa: T201
+        # A rule of a slice quotes a value of the data.
+        line = printable(f"{'passed' if each.passed else 'refused':<8} {each.rule}: {figure}{each.limit}{note}")
+        print(line)  # noqa: T201
 
 
 def _shown(figure: float, judged: Judgement) -> str:

@@ -44,8 +44,8 @@ def add(file: Path, name: str, role: Role) -> None:
             raise DataError(f"--name {name}: {file} has a key of this name; remove it first, or take another name")
         key = new_key()
         _write(file, [*keys, Key(name, role, digest(key.encode()))])
-        say(f"key {name!r} may {'read' if role == 'read' else 'read and change'}; it is shown only now:")
         try:
+            say(f"key {name!r} may {'read' if role == 'read' else 'read and change'}; it is shown only now:")
             print(key, flush=True)  # noqa: T201 - alone on stdout, for a shell's $(...)
         except OSError:
             _write(file, keys)  # nobody has seen it

@@ -98,6 +98,8 @@ def _ready(given: Mapping[str, Any]) -> tuple[Settings, bool, Path]:
     supervised = settings.workers > 1 or METRICS in os.environ
     refuse_address(settings.host, settings.port, one=supervised)
     if settings.store is not None:
+        if isinstance(settings.state, Path) and settings.state.resolve().is_relative_to(settings.folder.resolve()):
+            raise DataError(f"--state {settings.state}: must be outside the directory of the copies, {settings.folder}")
         say(f"copies of {without_secrets(settings.store)} are in {settings.folder}")
         Mirror(settings.store, settings.folder, verify=settings.verify).follow_first(again=True)
     root = bundle_root(settings.folder)

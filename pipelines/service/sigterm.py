@@ -1,10 +1,20 @@
-"""SIGTERM before a server handles it. Imports nothing slow: it is there before all else of a start."""
+"""SIGTERM before a server handles it, and after the parent's end. Imports nothing slow: it is there before all else."""
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+PR_SET_PDEATHSIG = 1  # of prctl(2)
+
+
+def end_with_parent() -> None:
+    """Lets a child hear SIGTERM where nobody is left to send it, as its parent was killed; a `preexec_fn`."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end_by(sig: int, frame: FrameType | None) -> None:

@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import get_context, parent_process
+from multiprocessing.resource_tracker import ensure_running
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ HUNG_S = 30.0  # swapping bundles blocks an event loop for well below a second
 # Between two starts of a worker that never began to answer: the cause may need a person.
 FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 30.0
+OF_TERMINAL = {signal.SIGHUP, signal.SIGINT}  # sent to all processes of the group
 SPAWN = get_context("spawn")
 
 
@@ -61,12 +63,13 @@ class Worker:
         """Starts a process in the slot; an OSError, if the system has no room for one, leaves the slot as it was."""
         turns: Any = SPAWN.RawValue("Q", 0)
         process = SPAWN.Process(target=_serve, args=(self._config, self._sockets, turns, self.closing, self._wanted))
-        # A parent's handler is not inherited, a blocked signal is: SIGHUP would end the process while it starts.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGHUP})
+        ensure_running()  # not with the first process: it ends by unblocking SIGINT
+        # A parent's handler is not inherited, a blocked signal is: either would end the process while it starts.
+        signal.pthread_sigmask(signal.SIG_BLOCK, OF_TERMINAL)
         try:
             process.start()
         finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_TERMINAL)
         self.process, self._turns, self._seen, self._still = process, turns, 0, 0
         self.start_at: float | None = None
 
@@ -224,8 +227,9 @@ class Workers:
 
 def _serve(config: uvicorn.Config, sockets: list[socket.socket], turns: Any, closing: Any, wanted: Any) -> None:
     """Serves in the worker's process, which stops when its parent is gone: it would hold the port."""
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the app has a handler; it finds the bundle by itself
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGHUP})
+    for number in OF_TERMINAL:
+        signal.signal(number, signal.SIG_IGN)  # until there is a handler: it finds the bundle, and is stopped, anyway
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OF_TERMINAL)
     config.configure_logging()
     threading.Thread(target=_stop_without_parent, args=(closing,), name="parent", daemon=True).start()
     with suppress(KeyboardInterrupt):

@@ -91,8 +91,8 @@ def describe(config: Config, dataset: Path | None = None) -> str:
         lines.append(f"[features.{side}]")
         for name, feature in features.items():
             kept = feature.model_dump(mode="json", exclude_defaults=True, exclude_none=True)
-            values = ", ".join(f"{key} = {json.dumps(value)}" for key, value in kept.items())
-            lines.append(f"{name} = {{ {values} }}")
+            values = ", ".join(f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in kept.items())
+            lines.append(f"{name} = {{ {values} }}".replace("\x7f", "\\u007f"))  # the one that TOML wants escaped, too
     return "\n".join([*lines, "# nothing wrong found"])
 
 

@@ -4,7 +4,6 @@ Each worker is the same command under its own `TF_CONFIG` (`towers.training.work
 would wait for ever, so they are killed: training resumes from the last checkpoint, which no kill can damage.
 """
 
-import ctypes
 import json
 import math
 import os
@@ -18,13 +17,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 
 from pipelines.console import say
+from pipelines.service.sigterm import end_with_parent
 
 LOOK_S = 0.2
 GRACE_S = 5.0  # for the others to end by themselves, so that the first error is the one that is shown
 STOP_S = 60.0  # for a checkpoint after SIGTERM or Ctrl-C; a second Ctrl-C does not wait
 STOPPED = 130  # the exit code after either
 LOCAL = "127.0.0.1"
-PR_SET_PDEATHSIG = 1  # of prctl(2)
 TAIL = 2_000  # characters of what a failed worker said last
 
 
@@ -49,7 +48,7 @@ def run(count: int, words: Sequence[str]) -> int:
                         stderr=logs[rank - 1] if rank else None,
                         # Ctrl-C in a terminal would reach each of them at another step.
                         start_new_session=True,
-                        preexec_fn=_end_with_parent,
+                        preexec_fn=end_with_parent,
                     )
                 )
             failed = _first_failure(workers)
@@ -102,12 +101,6 @@ def _first_failure(workers: Sequence["subprocess.Popen[bytes]"]) -> int | None:
         time.sleep(LOOK_S)
     # A mistake that all of them found is reported by the first one; 1 may mean that it lost the one that failed.
     return 0 if first is None or (codes[0] == codes[first] and (codes[0] or 0) > 1) else first
-
-
-def _end_with_parent() -> None:
-    """Lets a worker stop, and save, also where nobody is left to tell it: where this process is killed."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def free_ports(count: int) -> list[int]:

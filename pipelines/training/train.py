@@ -134,7 +134,7 @@ def run(
             remove(work / CHOOSE)
         remove(work / TEACHERS)
         publish(work, out.absolute(), partial(refuse_existing, out, overwrite=overwrite, marker=SUMMARY))
-        replicas.from_first("")
+        replicas.published()
     _say_summary(summary, out)
     if text := chosen_on_validation(config.model.model_dump(), summary["stages"]):
         say(f"chosen on validation: {text}")

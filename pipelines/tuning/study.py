@@ -10,6 +10,7 @@ import warnings
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import quote
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState
@@ -94,8 +95,8 @@ def open_study(file: Path, name: str) -> optuna.Study:
 
 
 def _url(file: Path) -> str:
-    """The SQLite URL of a file; SQLAlchemy decodes percent signs and ends the path at a question mark."""
-    return "sqlite:///" + str(file).replace("%", "%25").replace("?", "%3F")
+    """The SQLite URL of a file: SQLAlchemy ends the path at a question mark, Optuna fills in what stands in braces."""
+    return "sqlite:///" + quote(str(file))
 
 
 def waits(study: optuna.Study) -> bool:

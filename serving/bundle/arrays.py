@@ -38,7 +38,6 @@ OPTIONAL = {
 ID_PARTS = ("bytes", "offsets", "slots")  # of the tables of each column of ids, in every bundle since they exist
 ID_TABLES = {f"{column}_{part}.npy" for column in ("item_id", "query_id") for part in ID_PARTS}
 BLOCK_ROWS = 65_536  # rows of vectors read or written at a time
-
 Number = TypeVar("Number", bound=np.generic)
 
 _PICKLE_SUFFIXES = {".pkl", ".pickle", ".joblib", ".dill"}
@@ -167,8 +166,9 @@ def open_attributes(bundle: Path, items: int) -> tuple[NDArray[np.uint8], pl.Sch
     if rows != items:
         raise BundleError(f"{path}: {rows} rows, the manifest says {items} items")
     for name, dtype in schema.items():
-        if not (dtype in (pl.String, pl.List(pl.String)) or (dtype.is_numeric() and not dtype.is_decimal())):
-            allowed = "allowed are String, List(String), integers and floats"
+        number = dtype.is_float() or (dtype.is_integer() and dtype not in (pl.Int128, pl.UInt128))
+        if not (number or dtype in (pl.String, pl.List(pl.String))):
+            allowed = "allowed are String, List(String), integers of at most 64 bits and floats"
             raise BundleError(f"{path}: column {name!r} is {dtype}; {allowed}")
     return content, schema
 

@@ -1,14 +1,16 @@
 """Users' events since the bundle was made: their newest seen items, which also end their history.
 
 Takes events in any order, returns what each user took in time order. The journal ensures that each event id counts
-once. Of one user only the newest are held: every recall of that user reads them all, in the event loop.
+once. Of one user only the newest are held: every recall of that user reads them all, in the event loop. They are the
+newest of each type, because a bundle may leave types out of its histories: many views would push a purchase out.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 MOST = 1_000
+MOST_TYPES = 8  # so many times `most` are held of all types together: callers choose their names
 
 
 class Taken(NamedTuple):
@@ -26,7 +28,7 @@ class UserEvents:
     A user's tuple is replaced, never changed.
 
     Args:
-        most: the most events held of one user.
+        most: the most events held of one user and type.
 
     Attributes:
         count: number of events held.
@@ -47,7 +49,7 @@ class UserEvents:
             counts[taken.item_id] += 1
         old = {} if anew else self._taken
         # Events of the same second stay in the order in which they were acknowledged.
-        kept = {user: tuple(sorted([*old.get(user, ()), *taken])[-self.most :]) for user, taken in new.items()}
+        kept = {user: self._newest(sorted([*old.get(user, ()), *taken])) for user, taken in new.items()}
         self.count = (0 if anew else self.count) + sum(len(kept[user]) - len(old.get(user, ())) for user in kept)
         if anew:
             # In one assignment, so that no reader finds a user without events.
@@ -56,6 +58,18 @@ class UserEvents:
         else:
             self._taken.update(kept)
         self.item_counts.update(counts)
+
+    def _newest(self, taken: Sequence[Taken]) -> tuple[Taken, ...]:
+        """The newest of each type, of events in time order."""
+        if len(taken) <= self.most:
+            return tuple(taken)
+        counts: Counter[str] = Counter()
+        newest = []
+        for each in reversed(taken):
+            counts[each.type] += 1
+            if counts[each.type] <= self.most:
+                newest.append(each)
+        return tuple(reversed(newest[: MOST_TYPES * self.most]))
 
     def __contains__(self, user_id: object) -> bool:
         """Whether a user has events."""

@@ -25,6 +25,7 @@ MOST_DOUBLINGS = 16  # the longest pause comes earlier; after a thousand tries 2
 TRY_AGAIN = frozenset({429, 502, 503, 504})
 LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
 KEY = re.compile(r"[!-~]+")
+BAD_ANSWER = "bad_answer"  # a success that cannot be read
 MOST_PORT = 65_535
 LEAST_WAIT_S = 0.001  # a socket takes 0 as "do not wait", and fails with an error other than a timeout
 
@@ -183,14 +184,14 @@ class Trial(Generic[T]):
             return self._call.read(orjson.loads(answer.content) | {"request_id": answer.request_id})
         except (KeyError, TypeError, ValueError) as error:
             where = f"{self._call.method} {self._service.address}"
-            raise ServiceError(answer.status, "bad_answer", f"{where}: not an answer of this service") from error
+            raise ServiceError(answer.status, BAD_ANSWER, f"{where}: not an answer of this service") from error
 
     def _no_answer(self, error: httpx.RequestError) -> ServiceError:
         where = f"{self._call.method} {self._service.address}"
         if isinstance(error, httpx.TimeoutException) or self.left_s() <= 0:
             return ServiceError(None, "deadline", f"{where}: no answer within {self._service.deadline_s:g} s")
         if isinstance(error, httpx.DecodingError):
-            return ServiceError(None, "bad_answer", f"{where}: its answer cannot be unpacked: {error}")
+            return ServiceError(None, BAD_ANSWER, f"{where}: its answer cannot be unpacked: {error}")
         tried = f" (try {self._sent} of {self._tries})"
         return ServiceError(None, "no_connection", f"{where}: {error or type(error).__name__}{tried}")
 
@@ -211,7 +212,7 @@ class _Left(dict[str, float]):
 
 def not_ready(error: ServiceError) -> bool:
     """Returns False if an error only means that nothing answers queries now; raises any other."""
-    if error.status is None or error.status in TRY_AGAIN:
+    if (error.status is None and error.code != BAD_ANSWER) or error.status in TRY_AGAIN:
         return False
     raise error
 

@@ -6,6 +6,7 @@
 import asyncio
 import logging
 import os
+import re
 import signal
 import weakref
 from collections.abc import AsyncIterator
@@ -23,7 +24,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.exceptions import HTTPException
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import Match, Route
 
 from serving.bundle.reader import Bundle
@@ -89,7 +90,8 @@ def create_app(settings: Settings, *, verified: Path | None = None, beside: Besi
         drain.install()
         # Outside the main thread, as in a test, no handler can be installed.
         with suppress(ValueError, RuntimeError, NotImplementedError):
-            asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
+            if beside is None:  # `towers look` ends with its terminal
+                asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, service.reload)
         watching = asyncio.create_task(service.watch())
         yield
         app.state.service = None
@@ -127,6 +129,10 @@ def create_app(settings: Settings, *, verified: Path | None = None, beside: Besi
     if settings.window:
         add_window(app, partial(query_of, settings=settings), beside or Beside(), health.readyz)
         app.add_middleware(Refusals)
+    for route in app.routes:
+        if isinstance(route, Route):
+            # `$` matches before a last line feed, too: `/window%0A` would be the page, but no path that keys protect.
+            route.path_regex = re.compile(route.path_regex.pattern.removesuffix("$") + r"\Z")
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]
     return app
 
@@ -179,7 +185,9 @@ def _add_docs_page(app: FastAPI) -> None:
 
     async def file(request: Request) -> Response:
         name = request.url.path.rpartition("/")[2]
-        return FileResponse(directory / name, media_type=MEDIA_TYPES[name])
+        # Not Starlette's FileResponse: it answers a bad Range in plain text.
+        content = await asyncio.to_thread((directory / name).read_bytes)
+        return Response(content, media_type=MEDIA_TYPES[name])
 
     app.add_route(PAGE, page, include_in_schema=False)
     for name in MEDIA_TYPES:

@@ -16,7 +16,7 @@ from serving.bundle.reader import Bundle
 from serving.catalogue.item_columns import attribute_json_schema
 from serving.http.auth import reads
 from serving.http.json_schemas import COMPONENTS, condition_schemas, feature_schema
-from serving.http.requests import DEFAULT_K, EmbedQuery, RecallRequest, SimilarRequest
+from serving.http.requests import EmbedQuery, RecallRequest, SimilarRequest
 from serving.http.responses import ErrorResponse
 from serving.http.route_table import OPEN, ROUTES, UPGRADE
 from serving.protocol.limits import NO_UPGRADE
@@ -91,7 +91,7 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
     )
     bodies = definitions["$defs"]
     for name in ("RecallRequest", "SimilarRequest"):
-        bodies[name]["properties"]["k"] |= {"maximum": settings.max_k, "default": min(DEFAULT_K, settings.max_k)}
+        bodies[name]["properties"]["k"] |= {"maximum": settings.max_k, "default": settings.default_k}
     for name, field, most in (
         ("RecallBatchRequest", "queries", settings.max_batch),
         ("EmbedRequest", "queries", settings.max_batch),

@@ -15,9 +15,8 @@ from serving.recall.query import EVERYTHING, Diversity, RecallQuery, string_list
 from serving.search.condition_limits import GREATEST_DEPTH, GREATEST_NODES
 from serving.search.conditions import Condition, size
 from serving.search.filter_masks import canonical
-from serving.settings import Settings
+from serving.settings import DEFAULT_K, Settings
 
-DEFAULT_K = 100
 LONGEST_ID = 1_000
 
 # JSON has one number type: 10.0 is an integer, also in JSON Schema.
@@ -189,7 +188,7 @@ def limited(request: RecallRequest | SimilarRequest, settings: Settings, path: s
         RequestError: one exceeds its limit.
     """
     if "k" not in request.model_fields_set:
-        request.k = min(DEFAULT_K, settings.max_k)
+        request.k = settings.default_k
     if request.k > settings.max_k:
         raise RequestError.at(f"{path}k", f"must be at most {settings.max_k}, got {request.k}")
     _refuse_long(request, settings.max_list, path)

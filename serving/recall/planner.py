@@ -198,8 +198,9 @@ class Planner:
     def user_id(self, query: RecallQuery, features: Mapping[str, Any]) -> str | None:
         """The user of a query; a known one in the features takes precedence over the one beside them."""
         named = features.get(self._id)
-        known = named in self.bundle.query_rows or named in self.users
-        return named if named is not None and known else query.user_id
+        if named is None or named == query.user_id:
+            return query.user_id
+        return named if named in self.bundle.query_rows or self.live(named, None) else query.user_id
 
     def live(self, user_id: str | None, user_row: int | None) -> Sequence[Taken]:
         """What a user took since the bundle was made, newest last, without what is in the user's stored history."""

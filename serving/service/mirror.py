@@ -154,10 +154,14 @@ class Mirror:
         if answering is not None:
             unfinished = [path.name for path in self.root.glob(f".*{PARTIAL}")]
             for name in {*self._copies(), *unfinished} - needed - {staging_of(self.root, each).name for each in roles}:
-                remove(self.root / name)
+                # The manifest last: by it the rest is known as that of a copy after a kill.
+                for path in sorted((self.root / name).iterdir(), key=lambda path: path.name == MANIFEST):
+                    remove(path)
+                (self.root / name).rmdir()
 
     def _copies(self) -> list[str]:
-        return [path.name for path in self.root.iterdir() if path.is_dir() and not path.name.startswith(".")]
+        """The names of the copies; other directories, such as one's backups, are not for it to remove."""
+        return [path.parent.name for path in self.root.glob(f"[!.]*/{MANIFEST}")]
 
     def _held(self) -> Active | None:
         with suppress(BundleError):

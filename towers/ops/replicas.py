@@ -89,6 +89,9 @@ class Replicas:
         """The text that the first worker gives."""
         return text
 
+    def published(self) -> None:
+        """Lets the others, which wait by `from_first`, end; the first worker needs none of them any more."""
+
     def copy_first(self, variables: Sequence[tf.Variable]) -> None:
         """Assigns the first worker's values to the variables of all workers."""
 

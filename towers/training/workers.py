@@ -9,7 +9,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +84,11 @@ class Workers(Collectives):
         # With a first byte of its own: TensorFlow crashes if every worker's part is empty.
         given = np.frombuffer(b"0" + text.encode() if not self.rank else b"", np.uint8).astype(np.int32)
         return self.gather_array(given).astype(np.uint8).tobytes()[1:].decode()
+
+    def published(self) -> None:
+        """See `Replicas`."""
+        with suppress(*BROKEN):  # the run is complete: a worker that is lost now takes nothing from it
+            self.from_first("")
 
     def copy_first(self, variables: Sequence[tf.Variable]) -> None:
         """See `Replicas`."""

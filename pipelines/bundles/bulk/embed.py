@@ -18,6 +18,7 @@ from pipelines.bundles.bulk.parts import (
     part_files,
     parts_beside,
     refuse_taken,
+    remove_parts,
     write_parquet,
 )
 from pipelines.bundles.bulk.trained_columns import TrainedColumns
@@ -93,6 +94,7 @@ def run(
         if part is not None:
             out = part.join(out, job)
             if out.exists() and not overwrite:
+                remove_parts(out)
                 say(f"{out}: complete already; --overwrite makes it again")
                 return len(chosen)
         with parts_beside(out, job, "embed") as parts:

@@ -4,6 +4,7 @@ A column is named like the input of the tower that it feeds. A text that feeds a
 at ``|``; the numbers of a vector in a text may also stand between blanks, commas and brackets.
 """
 
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -32,6 +33,7 @@ from serving.search.index import Floats
 Request = dict[str, Any]
 
 CATEGORIES = ("categorical", "hashed")
+WHOLE = re.compile(r"\s*(\d+)(?:\.0*)?\s*")
 
 
 class FeatureFile:
@@ -154,8 +156,8 @@ class FeatureFile:
         for name in (spec.name for spec in self._read if spec.kind in GREATEST):
             for request in requests:
                 # A number, or a time: each by itself, as no column holds both.
-                if isinstance(text := request[name], str) and text.strip().isdecimal():
-                    request[name] = int(text)
+                if isinstance(text := request[name], str) and (number := WHOLE.fullmatch(text)):
+                    request[name] = int(number[1])
         return requests
 
     def _converted(self, frame: pl.DataFrame, spec: FeatureSpec) -> pl.DataFrame:
@@ -168,6 +170,10 @@ class FeatureFile:
                 seconds = value.cast(pl.List(pl.Int64)).list.eval(seconds_of(pl.element(), inner))
                 frame = frame.with_columns(seconds)
             return _lists_of_numbers(frame, name)
+        if spec.kind in GREATEST and isinstance(kind := frame.schema[name], pl.Datetime):
+            if kind.time_zone is None:
+                raise DataError(f"{self.path}: column {name!r} holds times without a zone; give them one")
+            return frame.with_columns(value.dt.convert_time_zone("UTC").dt.strftime("%Y-%m-%dT%H:%M:%SZ"))
         if self.table.typed:
             frame = typed_columns(frame, [name], self.path, self.rejects)
         separator = self._trained.separators.get(name, None if spec.length is None else SEPARATORS[0])

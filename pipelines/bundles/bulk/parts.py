@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -20,7 +20,7 @@ import polars as pl
 from pipelines.console import Advance, amount, say
 from pipelines.errors import DataError
 from serving.bundle.manifest import Manifest
-from serving.files.lock import exclusive
+from serving.files.lock import BusyError, exclusive
 from serving.files.staging import refuse_existing, remove, staged
 
 PARQUET = b"PAR1"  # starts every such file
@@ -58,6 +58,11 @@ def digest_of_rows(ids: pl.Series, content: str = "") -> str:
     return key.hexdigest()[:DIGITS]
 
 
+def hidden_beside(out: Path) -> Path:
+    """The directory of the parts of an output."""
+    return out.absolute().parent / f".{out.name}.parts"
+
+
 @contextmanager
 def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
     """Yields the directory of a job's finished parts, which is removed once the work is complete.
@@ -70,7 +75,7 @@ def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
     Raises:
         BusyError: another process works on `out`.
     """
-    hidden = out.absolute().parent / f".{out.name}.parts"
+    hidden = hidden_beside(out)
     with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
         parts = hidden / job
         for other in list(hidden.iterdir()):
@@ -84,6 +89,14 @@ def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
         parts.mkdir(exist_ok=True)
         yield parts
         remove(hidden)
+
+
+def remove_parts(out: Path) -> None:
+    """Removes the parts of a complete output, which a killed process may have left; not those of one at work."""
+    hidden = hidden_beside(out)
+    if hidden.is_dir():
+        with suppress(BusyError), exclusive(hidden, ""):
+            remove(hidden)
 
 
 def part_files(

@@ -18,6 +18,7 @@ from pipelines.bundles.bulk.parts import (
     part_files,
     parts_beside,
     refuse_taken,
+    remove_parts,
     write_parquet,
 )
 from pipelines.console import Advance, amount, phases, progress, say
@@ -118,6 +119,7 @@ def write_all(
     if shard is not None:
         out = shard.join(out, job)
         if out.exists() and not overwrite:
+            remove_parts(out)
             say(f"{out}: complete already; --overwrite makes it again")
             return len(chosen)
     names = user_ids.slice(chosen.start, len(chosen))

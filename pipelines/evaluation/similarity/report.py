@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from pipelines.console import amount, progress, results, say
+from pipelines.console import amount, printable, progress, results, say
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.heldout import seen
 from pipelines.errors import DataError
@@ -178,7 +178,7 @@ def _per_item(measured: dict[str, Neighbours], labels: Labels, data: Dataset) ->
 def _show(content: dict[str, Any], out: Path) -> None:
     counts, console = content["counts"], results(markup=False)
     head = [content["verdict"]["text"], *(f"{each['name']}: {each['text']}" for each in content["findings"])]
-    console.print("\n".join(head), soft_wrap=True)
+    console.print("\n".join(map(printable, head)), soft_wrap=True)
     for group, rankers in content["metrics"].items():
         names = list(next(iter(rankers.values())))
         asked = amount(counts["asked"][group], f"{group.replace('_', '-')} items")

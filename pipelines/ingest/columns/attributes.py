@@ -57,12 +57,12 @@ def read_attributes(
             advance(batch.height)
     frame = pl.concat(vectors.complete(parts), how="vertical_relaxed") if parts else pl.DataFrame()
     _refuse_nothing(frame, table, rejects)
-    first = pl.col(column).is_first_distinct()
-    frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
     for attribute in attributes:
         if frame.schema[attribute] == pl.Null:
             frame = frame.with_columns(pl.col(attribute).cast(pl.String))
         frame = convert(frame, attribute, table, rejects)
+    first = pl.col(column).is_first_distinct()  # of the rows that stay
+    frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
     _refuse_nothing(frame, table, rejects)
     kinds = {attribute: kind_of(frame.schema[attribute]) for attribute in attributes}
     return frame.select(pl.col(column).alias(name), *attributes), kinds

@@ -39,8 +39,8 @@ ABOUT = ("readme.txt", "license.txt")  # beside JSON no lists
 IMPRESSIONS = "impressions"  # beside the events, as `towers events export` writes all that a service showed
 MOST_FILES = 2**16  # a file's number is stored in 16 bits
 MOST_NAMES = 8  # in a message
-PART = re.compile(r"(?<![a-z])(train|test)(?:set)?(?![a-z])(?![^/]*=)")  # words of a path that name a part; no keys
-
+# Words of a path that name a part; no keys.
+PART = re.compile(r"(?<![a-z])(train|test)(?:ing)?(?:set|data)?(?![a-z])(?![^/]*=)")
 Split = tuple[str | None, Path]
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePath
+from urllib.parse import unquote
 
 import polars as pl
 
@@ -147,10 +148,10 @@ class Rejects:
             if 2 * bad > self.rows[path]
         ]
 
-    def write(self, path: Path) -> None:
-        """Writes the collected rows as CSV, in the order found; nothing if there are none."""
+    def write(self, path: Path, user: str) -> None:
+        """Writes the collected rows as CSV, in the order found, if there are any; `user` is the column of users."""
         if self._parts:
-            pl.concat(self._parts).write_csv(path)
+            without_value(pl.concat(self._parts), user).write_csv(path)
 
 
 def short_name(path: Path) -> str:
@@ -160,6 +161,22 @@ def short_name(path: Path) -> str:
     while first and "=" in parts[first - 1]:
         first -= 1
     return "/".join(parts[first:])
+
+
+def without_value(files: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Replaces the value of a key of partitions in the column `file`, of short names: of `user=ada/a.csv`, `user=*`.
+
+    For ids of users, which no other place in a data set has than the users' own.
+    """
+
+    def hidden(name: str) -> str:
+        *folders, last = name.split("/")
+        keys = [folder.partition("=")[0] for folder in folders]
+        shown = (f"{own}=*" if unquote(own) == key else each for own, each in zip(keys, folders, strict=True))
+        return "/".join([*shown, last])
+
+    names = files["file"].unique().drop_nulls()
+    return files.with_columns(pl.col("file").replace(names, pl.Series(map(hidden, names), dtype=pl.String)))
 
 
 def _texts(values: pl.Series) -> pl.Series:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from pipelines.console import say
+from pipelines.console import is_text, say
 from pipelines.dataset.manifest import Kind
 from pipelines.dataset.partition_keys import keys_of
 from pipelines.errors import DataError
@@ -92,6 +92,8 @@ def open_source(
     if events.is_dir():
         warn_of_table_log(events, (path.name for path in Path(os.fspath(events)).iterdir()))
         files = files_of(events)
+        if wrong := [path for path in files if not is_text(str(path))]:
+            raise DataError(f"{events}: the name of {os.fsencode(wrong[0].name)!r} is not UTF-8; rename the file")
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)
     if isinstance(events, Copy) and events.is_file() and kind in BESIDE and not (items or users):
@@ -114,12 +116,13 @@ def open_source(
         if unread := {column: None for table in some for column in table.unread}:
             say(f"{name}: not read, because they hold objects: {', '.join(unread)}")
     truth = Path(os.fspath(events)) / TRUTH
+    whole = all((truth / f"{side}_vectors.npy").is_file() for side in ("query", "item"))  # else a folder of one's own
     return Source(
         kind,
         tuple(zip((split for split, _ in chosen), tables, strict=True)),
         of_items,
         of_users,
-        truth if truth.is_dir() else None,
+        truth if whole else None,
     )
 
 

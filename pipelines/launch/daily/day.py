@@ -14,6 +14,7 @@ from pipelines.bundles import activate, build_index, export, publish
 from pipelines.bundles.blessing import blessing_path, valid_blessing
 from pipelines.console import say
 from pipelines.dataset.dataset import Dataset
+from pipelines.dataset.heldout import refuse_no_targets
 from pipelines.dataset.manifest import MANIFEST as DATASET
 from pipelines.errors import DataError, GateError
 from pipelines.evaluation import report
@@ -89,7 +90,7 @@ class Day:
 
     def steps(self, activating: Callable[[], object] = lambda: None) -> tuple[Step, ...]:
         """The steps in their order; `activating` is called when the bundle is about to answer."""
-        folder, published = self.folder, self.bundle.is_dir
+        folder, published, index = self.folder, self.bundle.is_dir, partial(build_index.run, self.candidate)
         to_store = []
         if (url := self.loop.settings.store) is not None:
             # Not again once it answers: `towers forget` may have made another bundle of it there.
@@ -99,7 +100,7 @@ class Day:
             Step("prepare", (folder / "dataset" / DATASET).is_file, self._prepare),
             Step("train", self._trained, self._train),
             Step("export", self._exported, self._export),
-            Step("index", lambda: published() or read_manifest(self.candidate).index is not None, self._index),
+            Step("index", lambda: published() or read_manifest(self.candidate).index is not None, index),
             Step("report", self._reported, self._report),
             # Until it answers: meanwhile another bundle may have become active, or the rules have changed.
             Step("gate", lambda: self.loop.active == self.name or self._blessed(), self._gate),
@@ -148,6 +149,8 @@ class Day:
         before = None if self.warm_from is None else self.loop.settings.work / self.warm_from / "run"
         try:
             data, out = self.folder / "dataset", self.folder / "run"
+            if self.loop.recipe.task == "retrieval":
+                refuse_no_targets(Dataset.open(data))
             start = partial(train.run, self.loop.recipe, data, out, overwrite=True, warm_from=before)
             try:
                 return start()
@@ -179,9 +182,6 @@ class Day:
 
     def _export(self) -> object:
         return export.run(self.folder / "run", self.candidate, vectors=self.loop.settings.vectors)
-
-    def _index(self) -> object:
-        return build_index.run(self.candidate)
 
     def _report(self) -> object:
         return report.run(self._judged, self.folder / "dataset", self.folder / "report", overwrite=True)

@@ -28,6 +28,7 @@ from towers.errors import ConfigError
 TRAINING, VALIDATION, HELD_OUT = 0, 1, 2
 DEFAULT_METRIC = "precision@10"  # for class labels; pairs use recall@k, as retrieval does
 COLUMNS = ("item_a", "item_b")
+EXACT = 2**53  # floats below hold every whole number
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ def _of_column(config: Config, data: Dataset) -> Labels:
         raise ConfigError(
             f"similarity.column: {name!r} holds numbers that are not whole; a class is a string, a list of strings or "
             "a whole number"
+        )
+    if values.dtype.is_float() and (values.drop_nulls().drop_nans().abs() >= EXACT).any():
+        raise ConfigError(
+            f"similarity.column: {name!r} holds numbers of 2^53 or more, which floats round; write the classes as text"
         )
     frame = pl.DataFrame({"item": np.arange(len(values), dtype=np.int64), "class": _lists(values)})
     frame = frame.explode("class").filter(pl.col("class").is_not_null() & (pl.col("class") != "")).unique()

@@ -61,11 +61,16 @@ def test_a_damaged_bundle_is_told_before_anything_listens(tmp_path: Path) -> Non
 
 @pytest.mark.long
 @pytest.mark.slow
-def test_it_answers_on_this_machine_until_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGHUP])
+def test_it_answers_on_this_machine_until_ctrl_c_or_its_terminal_closes(
+    end: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Settings of a service are not its own.
     monkeypatch.setenv("TOWERS_KEYS", "nowhere.toml")
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # a child inherits it if it is ignored
     words = ["look", "--bundle", BUNDLE, "--bundle", BUNDLE, "--dataset", DATASET, "--no-open"]
     process = subprocess.Popen([sys.executable, "-m", "pipelines", *map(str, words)], stderr=subprocess.PIPE, text=True)
+    signal.signal(signal.SIGHUP, before)
     try:
         assert process.stderr is not None
         line = next(line for line in process.stderr if "Ctrl-C ends it" in line)
@@ -80,8 +85,8 @@ def test_it_answers_on_this_machine_until_ctrl_c(monkeypatch: pytest.MonkeyPatch
         assert httpx.get(address, headers={"host": "localhost:8000"}).status_code == 200
         # A page elsewhere whose name leads here learns nothing.
         assert httpx.get(address, headers={"host": "elsewhere.example"}).status_code == 400
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        process.send_signal(end)
+        assert process.wait(30) == (0 if end == signal.SIGINT else -end)
     finally:
         process.kill()
         process.wait()

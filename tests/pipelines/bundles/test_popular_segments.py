@@ -1,6 +1,7 @@
 """Popular items of a segment of users: counted as a loop counts them, and answered where nothing else is known."""
 
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pipelines.bundles import fold
 from pipelines.bundles.prior import popular_segments
 from pipelines.errors import DataError
 from serving.bundle.reader import Bundle
 from serving.catalogue.catalogue import Wanted
+from serving.catalogue.journal import UserEvent
 from serving.catalogue.overlay import Change
+from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.errors import BundleError
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
@@ -73,6 +77,14 @@ def test_a_strangers_segment_comes_first(tmp_path: Path) -> None:
     recaller.catalogue.live.apply([Change("i40", None), Change("i3", np.ones(8, np.float32))])
     assert recaller.recall(RecallQuery(segment="no", k=70)).ids[:3] == ["i3", "i17", "i0"]
     assert len(recaller.recall(RecallQuery(segment="no", k=70)).ids) == ITEMS - 1
+
+
+def test_what_renews_the_rest_says_that_segments_stay(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    segmented(tmp_path / "bundle", [40, 3, 17])
+    with closing(SqliteJournal.open(tmp_path / "state")) as journal:
+        journal.add_events([UserEvent("e1", "u1", "i40", 1_000)])
+    fold.run(tmp_path / "bundle", tmp_path / "state", tmp_path / "folded")
+    assert "the popular items of each country stay those of before; an export" in capsys.readouterr().err
 
 
 def test_segments_of_other_items_are_refused(tmp_path: Path) -> None:

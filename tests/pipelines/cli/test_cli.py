@@ -65,6 +65,15 @@ def towers(monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
     return ended.value.code
 
 
+@pytest.mark.parametrize("words", [("prepare", "--events", "e", "--out", "p\udce9"), ("query", "--user", "u\udce9")])
+def test_an_argument_that_is_not_utf_8_is_refused(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a name from an old archive is."""
+    assert towers(monkeypatch, *words) == 2
+    assert capsys.readouterr().err == f"error: the argument {os.fsencode(words[-1])!r} is not UTF-8\n"
+
+
 def module_of(words: list[str]) -> str:
     """Which module does the work of some words."""
     if words[0] == "train" and "--workers" in words:

@@ -1,10 +1,15 @@
 """`towers demo` on a small world: every step, the real service, and what it shows."""
 
 import json
+import signal
+import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import numpy as np
 import polars as pl
@@ -16,6 +21,7 @@ from pipelines.cli import demo_service, demo_view
 from pipelines.errors import DataError
 from pipelines.ingest.synthetic import synth
 from serving.files.staging import OutputExistsError
+from tests.support.processes.running_service import eventually
 from tests.support.terminal import CONTROL
 from tests.support.worlds.serving import save_towers, write_world
 
@@ -31,7 +37,7 @@ def test_the_whole_path_ends_with_answers_over_http(tmp_path: Path, capsys: pyte
         (out / name).touch()
         (out / name).with_name("of an earlier demo").touch()
     (out / "notes.txt").touch()
-    (out / demo.LOG).touch()
+    (out / demo.MARK).touch()
 
     answers = demo.run(out, users=600, items=1_000, events=12_000, epochs=1)
 
@@ -40,6 +46,7 @@ def test_the_whole_path_ends_with_answers_over_http(tmp_path: Path, capsys: pyte
         *(
             ".dataset.baselines",
             ".dataset.digests",
+            ".towers-demo",
             "bundle",
             "dataset",
             "notes.txt",
@@ -81,7 +88,7 @@ def test_the_whole_path_ends_with_answers_over_http(tmp_path: Path, capsys: pyte
     assert page == f"The verdict:\n{BEGIN}```text\n{verdict}\n```\n{END}\nafter\n"
 
 
-@pytest.mark.parametrize("name", ["world", "dataset", "run", "bundle", "report"])
+@pytest.mark.parametrize("name", ["world", "dataset", "run", "bundle", "report", "service.log"])
 def test_what_no_demo_wrote_is_not_replaced(tmp_path: Path, name: str) -> None:
     from pipelines.cli import demo
 
@@ -151,6 +158,35 @@ def test_the_service_has_neither_the_settings_nor_the_proxy_of_the_machine(
     with demo_service.running(tmp_path / "bundle", tmp_path / "service.log") as url:
         (asked,) = demo_service.ask(url, [("u1", {"user_id": "u1", "k": 20})])
     assert len(asked.answer["items"]) == 20
+
+
+@pytest.mark.long
+def test_the_service_ends_with_a_demo_that_is_killed(tmp_path: Path) -> None:
+    write_world(tmp_path / "bundle", write_towers=save_towers)
+    words = f"bundle, log = Path({str(tmp_path / 'bundle')!r}), Path({str(tmp_path / 'service.log')!r})"
+    code = f"""
+import os, signal
+from pathlib import Path
+from pipelines.cli.demo_service import running
+{words}
+with running(bundle, log) as url:
+    print(url, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    address = urlsplit(killed.stdout.strip())
+
+    def gone() -> bool:
+        try:
+            socket.create_connection((address.hostname or "", address.port or 0), timeout=1).close()
+        except ConnectionRefusedError:
+            return True
+        except TimeoutError:  # it stops, and takes no new connection
+            return False
+        return False
+
+    eventually(gone, "the service is gone", within_s=30)
 
 
 @pytest.fixture

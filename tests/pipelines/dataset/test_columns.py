@@ -1,6 +1,7 @@
 """What becomes of columns: the same kinds from every format, lists, derived features, and how it is told."""
 
 import re
+import tomllib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -259,6 +260,17 @@ def test_check_tells_what_its_recipe_makes_of_each_column(made: Path) -> None:
         assert line in told
 
 
+def test_what_check_prints_of_an_odd_column_is_a_recipe_again(tmp_path: Path) -> None:
+    rows = [(f"u{n % 5}", f"i{n}", ["glad", "sad"][n % 2]) for n in range(40)]
+    events = pl.DataFrame(rows, ["user_id", "item_id", name := "mood 😀\x7f\n"], orient="row")
+    prepare.run(
+        DataConfig(split="random", valid_share=0, test_share=0), write(events, tmp_path / "e.parquet"), tmp_path / "set"
+    )
+    config = check.run(Config(), tmp_path / "set")
+    query = tomllib.loads(check.describe(config, tmp_path / "set"))["features"]["query"]
+    assert name in [feature.get("column") for feature in query.values()]
+
+
 def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     events = frames()["events"].with_columns(action=pl.lit("buy"))
     prepared(tmp_path, "csv", DataConfig(split="random"), events=events)
@@ -511,6 +523,8 @@ def test_a_column_of_the_events_that_each_item_has_one_value_of_is_warned_of(tmp
         "country": [f"c{int(user[1:]) % 3}" for user in users],
         "half": [f"b{item % 7}" if n % 11 else "other" for n, item in enumerate(items)],
         "tags": [[f"t{item % 7}"] for item in items],
+        "look": [[item % 5 + 0.5, 1.0] for item in items],
+        "cart": [[f"t{n // 60}"] for n in range(600)],
         "variant": [f"v{item} {n // 120 // 2}" for n, item in enumerate(items)],  # several of an item, each of one
     }
     events = pl.DataFrame({"user_id": users, "item_id": [f"i{item}" for item in items], **columns})
@@ -518,13 +532,13 @@ def test_a_column_of_the_events_that_each_item_has_one_value_of_is_warned_of(tmp
     prepare.run(config, write(events, tmp_path / "e.parquet"), tmp_path / "set")
     data = Dataset.open(tmp_path / "set")
     told = [line.split(maxsplit=2)[1:] for line in column_lines(data) if "gives the answer away" in line]
-    assert [column for column, _ in told] == ["brand", "sku", "two", "variant"]
+    assert [column for column, _ in told] == ["brand", "sku", "two", "tags", "look", "variant"]
     assert told[0][1].endswith(
         "; warning: each item has one value of it, so that it gives the answer away in training: move it to the items "
         "file; --set features.query.brand= leaves it out"
     )
     # An items file has one row per item, so it has no place for several values of one.
-    assert told[3][1].endswith(
+    assert told[5][1].endswith(
         "; warning: each value of it belongs to one item, so that it gives the answer away in training; --set "
         "features.query.variant= leaves it out"
     )

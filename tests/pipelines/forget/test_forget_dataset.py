@@ -16,6 +16,7 @@ from pipelines.errors import DataError
 from pipelines.forget import forget
 from pipelines.forget.dataset import forget_in_dataset
 from pipelines.ingest import prepare
+from pipelines.ingest.formats import rejects
 from pipelines.rankers.cache import Cache
 from pipelines.rankers.ranker import refuse_other_data
 from serving.bundle.reader import Bundle
@@ -174,6 +175,23 @@ def test_a_user_of_whom_only_a_bad_row_came_was_seen_by_no_run(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("older", [False, True])
+def test_partitions_by_user_name_nobody(older: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for user, rows in (("ada", "a,1\nb,2\n,3\n"), ("bob", "a,4\nc,5\n")):
+        folder = tmp_path / "events" / f"user_id={user}" / "day=1"
+        folder.mkdir(parents=True)
+        (folder / "part.csv").write_text(f"item,time\n{rows}")
+    with monkeypatch.context() as patch:
+        for module in (prepare, rejects) if older else ():
+            patch.setattr(module, "without_value", lambda files, key: files)
+        prepare.run(DataConfig(test_share=0), tmp_path / "events", tmp_path / "set", on_bad_rows="skip")
+    for name in ("dataset.json", "rejects.csv"):
+        told = (tmp_path / "set" / name).read_text()
+        assert f"user_id={'ada' if older else '*'}/day=1/part.csv" in told
+    assert forget_in_dataset(tmp_path / "set", "ada", dry_run=False)["events"] == 2
+    assert not [path for path in (tmp_path / "set").rglob("*") if path.is_file() and b"ada" in path.read_bytes()]
+
+
 def test_a_bundle_that_was_trained_on_it_before_is_still_reported_on_it(tmp_path: Path) -> None:
     golden, path = ROOT / "tests" / "golden", tmp_path / "data"
     shutil.copytree(golden / "dataset", path)

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from pipelines.bundles import build_index, fold, publish, renew
+from pipelines.dataset.dataset import Dataset
+from pipelines.errors import DataError
 from pipelines.forget import bundle as forget_bundle
+from pipelines.forget import dataset as forget_dataset
 from pipelines.forget import forget
 from pipelines.forget.bundle import forget_in_bundle
 from pipelines.ingest import prepare
@@ -82,6 +85,24 @@ def test_a_prior_renewed_of_a_bundle_whose_user_was_forgotten_meanwhile_writes_n
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "events.csv"]
     renew.run(tmp_path / "bundle", tmp_path / "events.csv", tmp_path / "renewed")
     assert user not in Bundle.open(tmp_path / "renewed").query_rows
+
+
+def test_a_data_set_that_was_prepared_anew_meanwhile_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, users in (("set", ("u1", "u2")), ("new", ("u1", "u2", "u3"))):
+        rows = [f"{user},i{n},{1_000 * place + n}" for place, user in enumerate(users) for n in range(5)]
+        (tmp_path / "events.csv").write_text("\n".join(["user_id,item_id,timestamp", *rows]) + "\n")
+        prepare.run(DataConfig(), tmp_path / "events.csv", tmp_path / name)
+
+    def replaced() -> None:
+        shutil.rmtree(tmp_path / "set")
+        (tmp_path / "new").rename(tmp_path / "set")
+
+    first(monkeypatch, forget_dataset, "_write_manifest", replaced, after=True)
+    with pytest.raises(DataError, match="set: another command has replaced it meanwhile"):
+        forget.run("u1", datasets=[tmp_path / "set"])
+    assert Dataset.open(tmp_path / "set").users["user_id"].sort().to_list() == ["u1", "u2", "u3"]
+    forget.run("u1", datasets=[tmp_path / "set"])
+    assert Dataset.open(tmp_path / "set").users["user_id"].sort().to_list() == ["u2", "u3"]
 
 
 def test_a_renewal_that_is_killed_leaves_one_name_by_which_the_copy_is_found(

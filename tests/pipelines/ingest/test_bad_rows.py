@@ -415,6 +415,14 @@ def test_a_bad_item_row_is_named_or_skipped(tmp_path: Path, text: str, row: int,
     assert rejects.row(0)[:2] == ("items.csv", row)
 
 
+def test_a_good_row_is_no_duplicate_of_a_bad_one(tmp_path: Path) -> None:
+    files = items_file(tmp_path, "item,price\na,inf\nb,2\nzzz,3\na,5\n")
+    manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")
+    assert (manifest.items, manifest.rejected) == (3, 1)
+    items = Dataset.open(tmp_path / "out").items
+    assert dict(items.select("item_id", "price").rows()) == {"a": 5.0, "b": 2.0, "zzz": 3.0}
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

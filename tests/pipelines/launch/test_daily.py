@@ -347,7 +347,30 @@ def test_a_command_that_hangs_is_no_longer_waited_for_after_a_minute(
     assert daily.NOTIFY_S == 60
     monkeypatch.setattr(daily, "NOTIFY_S", 0.1)
     daily._end(hanging, FAILED, {})
-    assert "warning: notify: Command '('sleep', '600')' timed out" in capsys.readouterr().err
+    assert "warning: notify: sleep was killed after 0.1 s" in capsys.readouterr().err
+
+
+def test_the_arguments_of_a_command_that_fails_are_not_told(
+    loop: Loop, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan(tmp_path, "2026-11-03-c", "2026-11-03T03:30", None)
+    (day,) = all_days(loop)
+    failing = ("sh", "-c", "exit 22", "https://hooks.example.com/SECRET")
+    daily._end(
+        replace(day, loop=replace(loop, settings=loop.settings.model_copy(update={"notify": failing}))), FAILED, {}
+    )
+    said = capsys.readouterr().err
+    assert "warning: notify: sh ended with exit code 22" in said and "SECRET" not in said
+
+
+def test_a_day_without_test_events_is_refused_before_its_training(tmp_path: Path) -> None:
+    config = write_settings(tmp_path)
+    (tmp_path / "recipe.toml").write_text(RECIPE.replace("refit = true", "refit = true\ntest_share = 0.0"))
+    write_day(tmp_path, 1, alike=True)
+    with pytest.raises(DataError, match=r"dataset: no user has a test event to recall; .* data\.test_share above 0"):
+        daily.run(config)
+    (summary,) = told(tmp_path)
+    assert (summary["outcome"], summary["at"]) == ("failed", "train")
 
 
 def test_a_day_is_of_the_events_that_prepare_reads(loop: Loop, tmp_path: Path) -> None:

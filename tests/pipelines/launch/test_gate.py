@@ -477,6 +477,13 @@ def test_a_figure_is_shown_on_its_own_side_of_the_limit(
     assert capsys.readouterr().out == f"{line}\n"
 
 
+def test_a_value_of_the_data_hides_no_judgement(capsys: pytest.CaptureFixture[str]) -> None:
+    gate._show((Limit(at_least=0.5).judge("recall@20, brand: x\x1b[1A\x1b[2K\npassed   everything", 0.1),))
+    assert capsys.readouterr().out == (
+        "refused  recall@20, brand: x\\x1b[1A\\x1b[2K\\npassed   everything: 0.1000, must be at least 0.5\n"
+    )
+
+
 def test_two_commands_do_not_choose_at_once(root: Root) -> None:
     assert root.gate()[0] == 0
     with exclusive(root.root, "busy"):

@@ -145,12 +145,13 @@ def test_behind_a_link_the_file_itself_changes(tmp_path: Path, capsys: pytest.Ca
     assert link.is_symlink() and [key.name for key in read_keys(real)] == ["b"]
 
 
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
 def test_a_key_that_nobody_could_read_is_none(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    stream: str, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     added(file, "a", "read", capsys)
     with Path("/dev/full").open("w") as full:
-        monkeypatch.setattr(sys, "stdout", full)
+        monkeypatch.setattr(sys, stream, full)
         with pytest.raises(OSError, match="No space left"):
             command.add(file, "b", "read")
         with suppress(OSError):

@@ -76,6 +76,13 @@ app.main()
 """
 
 
+def test_a_journal_among_the_copies_of_a_store_is_refused(tmp_path: Path) -> None:
+    for state in (tmp_path, tmp_path / "copies" / ".." / "state"):
+        told = f"--state {state}: must be outside the directory of the copies, {tmp_path}"
+        with pytest.raises(DataError, match=told):
+            command.run(bundle="memory://shop/recall", cache=tmp_path, state=state)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("cause", ["bundle", "keys"])
 def test_a_service_that_cannot_start_ends_with_exit_code_2(tmp_path: Path, cause: str) -> None:

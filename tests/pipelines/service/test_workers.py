@@ -240,6 +240,23 @@ def test_sighup_ends_no_worker_that_starts(supervised: Callable[[], Supervised],
 
 
 @pytest.mark.long
+def test_ctrl_c_while_workers_start_is_quiet(supervised: Callable[[], Supervised]) -> None:
+    """A terminal sends SIGINT to the whole group, also to processes that still import."""
+    service = supervised()
+    children = Path(f"/proc/{service.process.pid}/task/{service.process.pid}/children")
+    until(lambda: b"spawn_main" in b"".join(command_of(pid) for pid in children.read_text().split()), "one starts")
+    os.killpg(service.process.pid, signal.SIGINT)
+    assert "Traceback" not in service.stop()
+
+
+def command_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.mark.long
 def test_where_no_worker_can_ever_start_the_command_ends_with_one_line(supervised: Callable[[], Supervised]) -> None:
     service = supervised()
     until(lambda: service.process.poll() is not None, "it ends")

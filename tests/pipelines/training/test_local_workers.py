@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from pipelines.errors import DataError
 from pipelines.training.local_workers import free_ports
@@ -23,9 +25,10 @@ from tests.support.processes.running_service import eventually, runs
 from tests.support.worlds.interrupted import ENVIRONMENT, history, make_world, same, stages, stopped, training, weights
 from towers.config.recipe import load_config
 from towers.config.sections import TrainConfig
-from towers.errors import ConfigError
+from towers.errors import ConfigError, LostWorkerError
 from towers.ops.replicas import ALONE, Replicas
 from towers.training.stop_request import ASK_STEPS
+from towers.training.workers import Workers, lost_workers_told
 
 # Masks are drawn by each worker for itself, so one process trains with others.
 UNMASKED = ("mask_share = 0.3", "mask_share = 0.0")
@@ -197,6 +200,18 @@ def test_a_worker_of_another_recipe_is_refused(world: Path, tmp_path: Path) -> N
 
     with pytest.raises(DataError, match="worker 1: its recipe or data set is not that of the first worker"):
         run(load_config(world / "recipe.toml"), world / "dataset", tmp_path / "run", replicas=Second())
+
+
+def test_a_worker_that_is_lost_once_the_run_is_in_place_takes_nothing_from_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, other = (Workers(tf.distribute.get_strategy(), rank, 2) for rank in (0, 1))
+    lost = Mock(side_effect=tf.errors.UnavailableError(None, None, "Connection reset by peer"))
+    monkeypatch.setattr(Workers, "gather_array", lost)
+    first.published()
+    assert lost.called
+    with pytest.raises(LostWorkerError, match="worker 1 of 2: another worker ended"), lost_workers_told(other):
+        other.from_first("")  # this one does not know whether it is
 
 
 @pytest.mark.long

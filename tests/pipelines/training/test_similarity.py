@@ -130,6 +130,13 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize("code", [14695981039346656037.0, 9007199254740993.0])
+def test_classes_that_floats_round_are_refused(tmp_path: Path, code: float) -> None:
+    data = dataset(tmp_path, items().with_columns(shelf=pl.Series([code if n % 2 else 1.0 for n in range(ITEMS)])))
+    with pytest.raises(ConfigError, match=r"similarity\.column: 'shelf' holds numbers of 2\^53 or more, which floats"):
+        check.run(recipe(similarity={"column": "shelf"}), data)
+
+
 @pytest.mark.parametrize(("sections", "error", "message"), REFUSED)
 def test_what_cannot_be_learnt_is_refused(
     world: Path, sections: dict[str, Any], error: type[Exception], message: str

@@ -152,7 +152,7 @@ def test_impressions_make_no_data_set_dense_and_no_final_training_longer(tmp_pat
         assert tune._growth(data, fixed) == pytest.approx(growth)
 
 
-@pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]"])
+@pytest.mark.parametrize("name", ["a b", "a?b", "a%41", "a#[1]", "a{b}{}é"])
 def test_a_study_lies_in_its_file_whatever_the_folder_is_called(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     folder.mkdir()

@@ -122,15 +122,15 @@ def test_the_item_columns_stay_those_of_the_bundle_that_was_opened(tmp_path: Pat
         (pl.Series(["a"] * ITEMS, dtype=pl.Enum(["a", "b"])), "Enum(categories=['a', 'b'])"),
         (pl.Series([1] * ITEMS).cast(pl.Decimal(10, 2)), "Decimal(precision=10, scale=2)"),
         (pl.Series([[1]] * ITEMS), "List(Int64)"),
+        (pl.Series([10**20] * ITEMS, dtype=pl.Int128), "Int128"),
     ],
 )
 def test_a_column_that_no_live_item_could_have_is_refused(tmp_path: Path, values: pl.Series, told: str) -> None:
     """An item whose value cannot be stored would block all later changes."""
     with pytest.raises(BundleError) as error:
         write_world(tmp_path / "bundle", item_attributes=pl.DataFrame({"title": ["t"] * ITEMS, "other": values}))
-    message = (
-        f"item_attributes.parquet: column 'other' is {told}; allowed are String, List(String), integers and floats"
-    )
+    allowed = "allowed are String, List(String), integers of at most 64 bits and floats"
+    message = f"item_attributes.parquet: column 'other' is {told}; {allowed}"
     assert str(error.value).endswith(message)
     assert not (tmp_path / "bundle").exists()
 

@@ -311,6 +311,8 @@ def test_an_answer_that_cannot_be_unpacked_is_no_answer(told: Told, ask: Callabl
     with pytest.raises(ServiceError, match="its answer cannot be unpacked") as caught:
         ask(told.url, lambda c: c.recall("u1"))
     assert (caught.value.status, caught.value.code, len(told.asked)) == (None, "bad_answer", 1)
+    with pytest.raises(ServiceError, match="its answer cannot be unpacked"):
+        ask(told.url, lambda c: c.ready())
 
 
 def test_ready_asks_once(told: Told, ask: Callable[..., Any]) -> None:

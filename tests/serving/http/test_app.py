@@ -55,6 +55,19 @@ ANSWERS: dict[str, tuple[dict[str, Any], str, list[str]]] = {
 }
 
 
+@pytest.mark.parametrize(("limits", "k"), [({}, 100), ({"max_k": 8}, 8), ({"max_answer_values": 7}, 7)])
+def test_a_request_that_names_no_k_fits_the_limits(bundle: Path, limits: dict[str, int], k: int) -> None:
+    with TestClient(create_app(Settings(bundle=bundle, **limits))) as client:  # type: ignore[arg-type]
+        for path, body, name in (
+            ("/recall", {}, "RecallRequest"),
+            ("/similar", {"items": ["i1"]}, "SimilarRequest"),
+        ):
+            told = client.get("/openapi.json").json()["components"]["schemas"][name]["properties"]["k"]["default"]
+            answer = client.post(path, json=body)
+            assert (answer.status_code, told) == (200, k)
+            assert len(answer.json()["items"]) == min(k, ITEMS - (path == "/similar"))
+
+
 @pytest.mark.parametrize("name", ANSWERS)
 def test_recall_gives_the_known_answer(client: TestClient, name: str) -> None:
     body, source, ids = ANSWERS[name]

@@ -68,7 +68,11 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     directory = tmp_path_factory.mktemp("access")
     write(directory / "keys.toml", entry("shop", "read", READ_KEY), entry("loader", "admin", ADMIN_KEY))
     settings = Settings(
-        bundle=write_whole_world(directory), state=directory / "state", keys=directory / "keys.toml", access_log="all"
+        bundle=write_whole_world(directory),
+        state=directory / "state",
+        keys=directory / "keys.toml",
+        access_log="all",
+        window=True,
     )
     with TestClient(create_app(settings), raise_server_exceptions=False) as client:
         yield client
@@ -122,6 +126,13 @@ def test_a_read_key_reads(client: TestClient, method: str, path: str, body: Any)
 def test_a_read_key_changes_nothing(client: TestClient, method: str, path: str, body: Any) -> None:
     answer = client.request(method, path, json=body, headers=bearer(READ_KEY))
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "read_only")
+
+
+@pytest.mark.parametrize("path", ["/window", *(path for method, path, _ in READING if path != "/no/such/path")])
+def test_a_path_with_a_line_feed_is_another_one(client: TestClient, path: str) -> None:
+    assert client.get(path, headers=bearer(ADMIN_KEY)).status_code in (200, 405)
+    for key in (READ_KEY, ADMIN_KEY):
+        assert client.get(f"{path}%0A", headers=bearer(key)).status_code == 404
 
 
 @pytest.mark.parametrize(("method", "path", "body"), READING + CHANGING)

@@ -53,6 +53,14 @@ def test_the_page_names_no_other_host_and_all_that_it_names_is_there(client: Tes
     assert client.get(urljoin(BASE, document[1])).json()["paths"]["/recall"]
 
 
+def test_the_files_are_answered_whole(client: TestClient) -> None:
+    for link in links(client.get("/docs").text):
+        whole = client.get(urljoin(BASE, link))
+        for asked in ("bytes=abc", "bytes=99999999-", "bytes=0-9"):
+            answer = client.get(urljoin(BASE, link), headers={"range": asked})
+            assert (answer.status_code, answer.content) == (200, whole.content)
+
+
 def test_the_files_are_what_the_page_takes_them_for(client: TestClient) -> None:
     types = {link: client.get(urljoin(BASE, link)).headers["content-type"] for link in links(client.get("/docs").text)}
     assert {Path(link).suffix: kind.partition(";")[0] for link, kind in types.items()} == {

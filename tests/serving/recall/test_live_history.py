@@ -62,6 +62,11 @@ def test_types_that_training_left_out_count_for_nothing(tmp_path: Path, how: str
     assert bundle.item_names.at(plan.excluded) == ["i1", "i9"]
     clicker = recaller.planner.plan(RecallQuery(user_id="clicker", k=1), items)
     assert (clicker.source, len(clicker.excluded)) == ("popular", 0)
+    # Nor do they make a user known who would take precedence over the one beside the features.
+    id_feature = bundle.manifest.query_feature("id")
+    assert id_feature is not None
+    named = RecallQuery(user_id="u6", features={id_feature.name: "clicker"}, k=1)
+    assert recaller.planner.user_id(named, named.features) == "u6"
 
 
 def test_a_known_user_adds_each_live_item_once(recallers: dict[str, Recaller]) -> None:

@@ -7,15 +7,18 @@ import shutil
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import DEFAULT, Mock
 
 import pytest
 
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
+from serving.files.staging import remove
 from serving.service import fetch
 from serving.service.mirror import LOCK, Mirror
 from serving.service.store import Store, StoreError
@@ -356,6 +359,25 @@ def test_without_a_store_the_copies_answer(mirror: Mirror, shop: Shop) -> None:
     again = Mirror(URL, mirror.root)
     again.follow_first(again=True)
     assert active(again) == "a" and list(again.refused) == ["active.json"]
+
+
+def test_what_is_no_copy_stays_and_what_a_killed_removal_left_goes(
+    mirror: Mirror, shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal, or backups, in the directory of the copies."""
+    (mirror.root / "state").mkdir()
+    (mirror.root / "state" / "journal.sqlite").write_bytes(b"changes")
+    removed = Mock(wraps=remove, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
+    for name, *before in (("b", "a"), ("c", "b", "a")):
+        shop.put(name)
+        shop.activate(name, *before)
+        with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+            patch.setattr("serving.service.mirror.remove", removed)
+            mirror.follow(again=False, answering=[name])
+    assert removed.call_count == 3 and "a" in held(mirror)
+    mirror.follow(again=True, answering=["c"])
+    assert held(mirror) == ["b", "c", "state"]
+    assert (mirror.root / "state" / "journal.sqlite").read_bytes() == b"changes"
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, mirror: Mirror, shop: Shop) -> None:

@@ -106,6 +106,29 @@ def test_times_of_day_may_be_moments_with_their_zone(tmp_path: Path, copies: Cop
     assert [each["hour"] for each in requests(file, range(2))] == ["2026-01-31T18:30:00Z", 7]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_times_of_day_are_the_same_in_every_file(tmp_path: Path, copies: Copies, suffix: str) -> None:
+    moments = pl.Series([datetime(2026, 1, 31, 18, 30, tzinfo=UTC), None]).dt.convert_time_zone("Asia/Tokyo")
+    frame = pl.DataFrame({"user_id": ["a", "b"], "hour": moments})
+    for values, expected in ((moments, ["2026-01-31T18:30:00Z", None]), (pl.Series([13.0, None]), [13, None])):
+        table = frame.with_columns(hour=values)
+        if suffix == "csv":
+            texts = pl.col("hour") if values.dtype.is_float() else pl.col("hour").dt.convert_time_zone("UTC")
+            form = None if values.dtype.is_float() else "%Y-%m-%dT%H:%M:%SZ"
+            table.with_columns(texts).write_csv(tmp_path / "users.csv", datetime_format=form)
+        else:
+            table.write_parquet(tmp_path / "users.parquet")
+        file = FeatureFile(tmp_path / f"users.{suffix}", "user_id", SPECS, copies, TrainedColumns())
+        assert [each["hour"] for each in requests(file, range(2))] == expected
+
+
+def test_times_of_day_without_a_zone_are_refused(tmp_path: Path, copies: Copies) -> None:
+    pl.DataFrame({"user_id": ["a"], "hour": [datetime(2026, 1, 31, 18, 30)]}).write_parquet(tmp_path / "users.parquet")
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies, TrainedColumns())
+    with pytest.raises(DataError, match=r"users.parquet: column 'hour' holds times without a zone; give them one"):
+        requests(file, range(1))
+
+
 @pytest.mark.parametrize("dtype", [pl.Datetime("ms"), pl.Datetime("us"), pl.Datetime("ns", "Asia/Tokyo"), pl.Date()])
 def test_moments_of_a_history_are_seconds(tmp_path: Path, copies: Copies, dtype: pl.DataType) -> None:
     day = datetime(2026, 1, 31, tzinfo=UTC)

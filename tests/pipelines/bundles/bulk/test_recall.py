@@ -435,10 +435,13 @@ def test_a_killed_shard_goes_on_and_a_finished_one_stays(
         for number in (1, 2):
             with pytest.raises(KeyboardInterrupt) if number == 2 else nullcontext():
                 command.run(bundle, 3, folder, shard=f"{number}/2")
+    # The first one was killed just before it removed its parts.
+    (folder / ".part-00001-of-00002.parquet.parts" / "job").mkdir(parents=True)
     with monkeypatch.context() as patch:
         done = stop_after(patch, searches=1_000)
         for number in (1, 2):
             assert command.run(bundle, 3, folder, shard=f"{number}/2") == USERS // 2
+    assert not list(folder.glob(".*.parts"))
     assert done == [*range(8, USERS)]
     assert f"{folder / 'part-00001-of-00002.parquet'}: complete already" in capsys.readouterr().err
     pl.concat(map(pl.read_parquet, sorted(folder.glob("*.parquet")))).write_parquet(tmp_path / "whole.parquet")

@@ -1,6 +1,7 @@
 """Which files of a folder are read: all that hold events, or the user is told which are not; numbers in names count."""
 
 import gzip
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -202,6 +203,8 @@ def test_given_items_take_the_place_of_packed_ones(tmp_path: Path) -> None:
         (("split=train/part-0", "split=test/part-0"), "split=train/part-0", "split=test/part-0"),
         (("TrainSet", "TestSet"), "TrainSet", "TestSet"),
         (("train1", "test1"), "train1", "test1"),
+        (("training_set", "test_set"), "training_set", "test_set"),
+        (("trainData", "testData"), "trainData", "testData"),
         (("train (1)", "test (1)"), "train (1)", "test (1)"),
     ],
 )
@@ -215,6 +218,13 @@ def test_parts_of_a_split_under_other_names_are_not_read_as_one_log(
         f"{source}: {train}.csv, {test}.csv would be read as one log, test and all; for a given split make each part "
         "one file, train.*, test.* and perhaps valid.*; else rename them"
     )
+
+
+def test_a_name_that_is_not_utf_8_is_refused_at_once(tmp_path: Path) -> None:
+    source = folder_of(tmp_path, csvs("a.csv", "b.csv"))
+    (source / "b.csv").rename(os.fsdecode(os.fsencode(source) + b"/donn\xe9es.csv"))
+    with pytest.raises(DataError, match=r"the name of b'donn\\xe9es\.csv' is not UTF-8; rename the file"):
+        opened(tmp_path, source)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The synthetic world has the properties that its formulas promise, and its truth reaches the data set."""
 
 import hashlib
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -183,6 +184,20 @@ def test_the_data_set_carries_the_truth_in_its_own_rows(world: Path, data: Datas
         original = np.load(world / "truth" / f"{side}_vectors.npy")
         for row in range(0, len(source), 37):
             assert vectors[row].tolist() == original[source.index(rows[column][row])].tolist()
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_truth_of_other_form_is_told_and_a_folder_of_ones_own_is_none(world: Path, tmp_path: Path, own: bool) -> None:
+    copy = Path(shutil.copytree(world, tmp_path / "world"))
+    (copy / "truth" / "labels.csv").touch()
+    if own:
+        (copy / "truth" / "query_vectors.npy").unlink()
+        prepare.run(DataConfig(), copy, tmp_path / "set")
+        assert Dataset.open(tmp_path / "set").truth() is None
+    else:
+        np.save(copy / "truth" / "query_vectors.npy", np.zeros(3, np.float32))
+        with pytest.raises(DataError, match=r"query_vectors\.npy: its shape is \(3,\); it must be \[\d+, D\], a row"):
+            prepare.run(DataConfig(), copy, tmp_path / "set")
 
 
 def test_there_are_items_without_training_history_and_the_data_set_is_honest(data: Dataset) -> None:
