@@ -1,5 +1,6 @@
-# The service as an image: `docker run --stop-timeout 30 -v /path/to/bundle:/bundle:ro -p 8000:8000 towers`. A stop may take
-# linger_s and graceful_timeout_s, 11 s; Docker kills after 10 s unless told otherwise.
+# The service as an image: `docker run --stop-timeout 30 -v /path/to:/data:ro -p 8000:8000 towers --bundle /data/bundle`. The
+# folder that holds the bundle is mounted (and that of the keys): of a bundle mounted alone no replacement would be seen. A
+# stop may take linger_s and graceful_timeout_s, 11 s; Docker kills after 10 s unless told otherwise.
 # TOWERS_PORT and TOWERS_HOST are options of `towers serve`. Set another port by `-e TOWERS_PORT=…`, not by `--port`, because the
 # health check reads it, too. Its start period is the time that a large bundle may take to be read.
 ARG BASE_IMAGE=python:3.11-slim-bookworm

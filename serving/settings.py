@@ -114,10 +114,9 @@ class Settings(BaseSettings):
             raise ValueError("must not be empty")
         return value
 
-    @property
-    def default_k(self) -> int:
-        """The k of a request that names none."""
-        return min(DEFAULT_K, self.max_k, self.max_answer_values)
+    def default_k(self, attributes: int = 0) -> int:
+        """The k of a request that names none, but so many attributes of the items."""
+        return min(DEFAULT_K, self.max_k, max(1, self.max_answer_values // (1 + attributes)))
 
     @property
     def store(self) -> str | None:

@@ -122,7 +122,7 @@ def index(result: Result) -> Rows:
     }
     theirs = ", ".join(f"{name} {best[name]:,.0f} / {batch[name]:,.0f}" for name in best)
     most = {each["library"]: each["recall"] for each in sorted(result["swept"], key=lambda each: each["recall"])}
-    fewer = [f"{name} found at most {recall:.2f}" for name, recall in most.items() if name not in best]
+    fewer = [f"{name} found at most {recall:.2f}, why is open" for name, recall in most.items() if name not in best]
     notes = "; ".join(["faiss: inverted files", *fewer])
     return [
         (
@@ -148,10 +148,13 @@ def engines(result: Result) -> Rows:
 
 def bulk_recall(result: Result) -> Rows:
     """`towers recall` against the bare search."""
-    figures = ", ".join(f"{name} {each['ratio']:.2f}" for name, each in result["bundles"].items())
+    figures = ", ".join(
+        f"{name} {each['ratio']:.2f} (of its `search_batched_parallel`, on all {each['ratio_to_parallel']:.2f})"
+        for name, each in result["bundles"].items()
+    )
     return [
         (
-            "`towers recall`, as a share of the rate of ScaNN's bare `search_batched`, which takes one thread",
+            "`towers recall` on all processors, as a share of the rate of ScaNN's bare `search_batched` on one",
             figures,
             "search.bulk_recall --bundle NAME=DIR",
         )

@@ -183,7 +183,9 @@ def judged(finals: Sequence[dict[str, Any]], swept: Sequence[dict[str, Any]]) ->
         count = sum(each["library"] == library for each in swept)
         able = [each for each in others if each["library"] == library and each["recall"] >= TARGET]
         if library in FASTER and not able:
-            continue  # nothing to catch up with
+            # Nothing to catch up with; that a peer may be set up badly is not hidden.
+            goals[f"{library}: a setting reaches {TARGET}"] = False
+            continue
         claims[f"{library}: at least {LEAST_SETTINGS} settings, one of which reaches {TARGET}"] = (
             count >= LEAST_SETTINGS and len(able) > 0
         )

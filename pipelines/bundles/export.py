@@ -145,6 +145,9 @@ def run(
     )
     counts = f"{amount(manifest.items, 'items')}, {amount(manifest.queries, 'users')}"
     made = f"{out}: {counts}, {amount(manifest.dimension, 'dimensions')}, model {manifest.model_version}"
+    if gone := int((row_of[seen_items] < 0).sum()):
+        left = f"{amount(int((~items).sum()), 'items')} without a trained feature are left out"
+        say(f"{left}, and {amount(gone, 'events')} of theirs, which no history and no exclusion holds")
     for line in (made, *of_codes(vectors, cost.get(AGAINST_FLOAT32))):
         say(line)
     return manifest
@@ -163,6 +166,11 @@ def _users(trained: Run, offsets: Int64s, items: Int32s, row_of: Int64s) -> _Use
     reads_types = any(getattr(encoder.spec.config, "events", ()) for encoder in model.query_tower.encoders)
     types = seen_types(dataset, KNOWN_SPLITS) if reads_types else None
     times = seen_times(dataset, KNOWN_SPLITS)
+    # Without the items that the bundle leaves out, which the service knows in no history.
+    places = np.where(row_of[items] < 0, -1, np.arange(len(items)))
+    offsets, kept = select_lists(np.arange(len(offsets) - 1), offsets, places)
+    items = items[kept]
+    types, times = (None if each is None else each[kept] for each in (types, times))
     numbers, vectors = [], []
     count, width = len(offsets) - 1, model.query_tower.dimension
     with progress("encode users", total=count, unit="users") as advance:
@@ -180,7 +188,7 @@ def _users(trained: Run, offsets: Int64s, items: Int32s, row_of: Int64s) -> _Use
             vectors.append(embedded[kept])
             advance(len(block))
     users = np.concatenate(numbers)
-    offsets, kept = select_lists(users, offsets, np.where(row_of[items] < 0, -1, np.arange(len(items))))
+    offsets, kept = select_lists(users, offsets, np.arange(len(items)))
     return _Users(
         users,
         np.concatenate(vectors),

@@ -7,6 +7,7 @@ The other users keep their order. Items are renumbered, because their number of 
 import json
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import polars as pl
@@ -51,6 +52,8 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
         if place is not None:
             events = sum(len(part.between(place, place + 1)) for part in map(data.events, data.parts()))
         found = {"users": int(place is not None), "events": events, "bad rows": named}
+        if count := sum(_is_of(user, name, data) for name in data.manifest.source.files):
+            found["names of files"] = count
         if dry_run or not any(found.values()):
             return found
         with staged(path, overwrite=True, marker=MANIFEST, check=data.refuse_replaced) as directory:
@@ -65,6 +68,12 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
             Dataset.open(directory)
             remove(Cache.beside(path).folder)  # not later: after a kill, the next attempt would find no user
         return found
+
+
+def _is_of(user: str, file: str, data: Dataset) -> bool:
+    """Whether a file in partitions of users is a user's: earlier versions kept such names whole."""
+    keys = (folder.partition("=") for folder in file.split("/")[:-1])
+    return (data.manifest.roles["user"], user) in ((unquote(key), unquote(value)) for key, _, value in keys)
 
 
 def _rejects(path: Path) -> pl.DataFrame | None:
@@ -130,7 +139,6 @@ def _without(events: Events, place: int | None, number: Int32s) -> Events:
 def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
     files, content = digest_files(directory)
     users = pl.scan_parquet(directory / "users.parquet", glob=False).select(pl.len()).collect().item()
-    # A data set of an earlier version, of files in partitions of users, has their ids among the names.
     names = pl.DataFrame({"file": data.manifest.source.files}, schema={"file": pl.String})
     files_read = without_value(names, data.manifest.roles["user"])["file"]
     manifest = data.manifest.model_copy(

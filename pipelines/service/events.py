@@ -14,6 +14,7 @@ from pipelines.console import amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.service.state import in_blocks, open_journal
 from serving.catalogue.journal import Impression, Journal, UserEvent
+from serving.catalogue.journal_rows import IMPRESSION
 from serving.files.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing, staged
 
@@ -60,7 +61,7 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
         # What a user took, whenever that was, is no negative of theirs.
         missed = impressions.join(taken, on=["user_id", "item_id"], how="anti", maintain_order="left")
         missed = missed.select(
-            "user_id", "item_id", "timestamp", event_type=pl.lit("impression"), weight=pl.lit(0.0, pl.Float32)
+            "user_id", "item_id", "timestamp", event_type=pl.lit(IMPRESSION), weight=pl.lit(0.0, pl.Float32)
         )
         files = {EVENTS: pl.concat([taken, missed]), IMPRESSIONS: impressions}
         check = partial(_refuse_forgotten, journal, forgotten, state)

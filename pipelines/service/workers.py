@@ -121,7 +121,10 @@ class Worker:
 
     def _bury(self, metrics: Path) -> None:
         assert self.process.pid is not None
-        release(metrics, self.process.pid)
+        try:
+            release(metrics, self.process.pid)
+        except OSError as error:  # the others go on
+            log.error("the metrics of worker %s stay as they are: %s", self.process.pid, error)
 
     def _retire(self, metrics: Path) -> None:
         self._bury(metrics)

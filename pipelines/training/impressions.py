@@ -36,9 +36,12 @@ def refuse_no_impressions(config: Config, data: Dataset) -> Config:
     if loss is None or not loss.impressions:
         return config
     if not any(len(data.events(name)) for name in _parts(data, ("train",))):
+        types = data.manifest.config.event_types
+        named = f"; data.event_types of the data set keeps {', '.join(types)} alone" if types else ""
         raise ConfigError(
             f"loss.impressions: the data set has no training event of weight 0, an item that was shown and not taken; "
             f"prepare it from events with such weights (data.columns.weight), or set it to 0; got {loss.impressions}"
+            f"{named}"
         )
     column, columns = loss.impression_request, data.manifest.event_columns
     if column is not None and columns.get(column) not in KINDS:

@@ -60,7 +60,7 @@ def run(count: int, words: Sequence[str]) -> int:
             for worker in workers:
                 with suppress(subprocess.TimeoutExpired):
                     worker.wait(max(0.0, until - time.monotonic()))
-            if workers[0].returncode == STOPPED:
+            if workers and workers[0].returncode == STOPPED:
                 return STOPPED  # the first has said what is kept
             raise
         finally:

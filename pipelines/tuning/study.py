@@ -9,10 +9,11 @@ import sqlite3
 import warnings
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from urllib.parse import quote
 
 import optuna
+from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 
 from pipelines.errors import DataError
@@ -83,7 +84,7 @@ def open_study(file: Path, name: str) -> optuna.Study:
     warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # of the sampler's options
     pruner = optuna.pruners.PercentilePruner(KEEP, n_startup_trials=1, n_warmup_steps=PRUNE_FROM)
     study = optuna.create_study(
-        storage=_url(file), study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
+        storage=_storage(file), study_name=name, direction="maximize", pruner=pruner, load_if_exists=True
     )
     for each in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(each.number, state=TrialState.FAIL)
@@ -94,9 +95,9 @@ def open_study(file: Path, name: str) -> optuna.Study:
     return study
 
 
-def _url(file: Path) -> str:
-    """The SQLite URL of a file: SQLAlchemy ends the path at a question mark, Optuna fills in what stands in braces."""
-    return "sqlite:///" + quote(str(file))
+def _storage(file: Path) -> RDBStorage:
+    # Not by its path in a URL, of which Optuna and the versions of SQLAlchemy each read other letters in their own way.
+    return RDBStorage("sqlite://", engine_kwargs={"creator": partial(sqlite3.connect, file)})
 
 
 def waits(study: optuna.Study) -> bool:

@@ -16,6 +16,7 @@ from serving.bundle.active import ACTIVE, REMEMBERED, Active, Canary, State, Ver
 from serving.bundle.arrays import FIXED
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.errors import BundleError
+from serving.files.access import keep_access
 from serving.files.staging import staged
 
 LOCK = ".lock"
@@ -52,8 +53,7 @@ class Versions:
         states: dict[str, State] = {}
         if active is not None:
             # Old bundles may be gone, as `towers daily` removes them; a rollback needs only the newest.
-            shown = {*names, *active.previous[:1]}
-            states = dict.fromkeys((name for name in active.previous if name in shown), "previous")
+            states = {name: "previous" for name in active.previous if name in {*names, *active.previous[:1]}}
             states |= {active.canary.bundle: "canary"} if active.canary else {}
             states |= {active.active: "active"}
         infos = [self._info(name, states.get(name, "")) for name in sorted({*names, *states})]
@@ -210,6 +210,7 @@ class Versions:
     def _write(self, active: Active) -> Active:
         with staged(self.file, overwrite=True) as staging:
             staging.write_text(json.dumps(active.model_dump(), indent=2) + "\n", encoding="utf-8")
+            keep_access(staging, self.file)
         return active
 
     def _info(self, name: str, state: State) -> VersionInfo:
@@ -226,7 +227,7 @@ class Versions:
             raise BundleError(f"{self.root}: no such directory")
         if not os.access(self.root, os.W_OK):
             raise BundleError(f"{self.root}: cannot be written, and so not its {ACTIVE}")
-        with (self.root / LOCK).open("ab") as lock:
+        with os.fdopen(os.open(self.root / LOCK, os.O_RDONLY | os.O_CREAT, 0o644)) as lock:  # perhaps another user's
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield self._read()
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 UNTYPED = "event"  # the type of an event that is sent without one
+IMPRESSION = "impression"  # the type of one among exported events
 
 Row = tuple[int | bytes | str, ...]
 Event = tuple[str, str, str, int, str]

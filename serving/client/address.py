@@ -4,7 +4,9 @@ import re
 
 QUERY = "?***"  # in place of an http address's query, which may hold a signature
 # An "@" of its query is none before a host.
-NO_USER = re.compile(r"(https?://[^/?#:@]+(?::\d+)?/[^?]*)\?.*", re.DOTALL)
+CHAIN = r"(?:[\w.+-]+(?:://[^:]*)?::)*https?://"  # as fsspec's: `simplecache::https://…`, `zip://a.csv::https://…`
+NO_USER = re.compile(rf"({CHAIN}[^/?#:@]+(?::\d+)?/[^?]*)\?.*", re.DOTALL | re.IGNORECASE)
+HTTP = re.compile(rf"^({CHAIN}[^?]*)\?.+", re.DOTALL | re.IGNORECASE)
 
 
 def without_secrets(address: str) -> str:
@@ -13,4 +15,4 @@ def without_secrets(address: str) -> str:
     if plain := NO_USER.fullmatch(address):
         return plain[1] + QUERY
     shown = re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", address, flags=re.DOTALL)
-    return re.sub(r"^(https?://[^?]*)\?.+", rf"\1{QUERY}", shown, flags=re.DOTALL)
+    return HTTP.sub(rf"\1{QUERY}", shown)

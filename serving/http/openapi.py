@@ -91,7 +91,7 @@ def document(app: FastAPI, bundle: Bundle | None, settings: Settings) -> dict[st
     )
     bodies = definitions["$defs"]
     for name in ("RecallRequest", "SimilarRequest"):
-        bodies[name]["properties"]["k"] |= {"maximum": settings.max_k, "default": settings.default_k}
+        bodies[name]["properties"]["k"] |= {"maximum": settings.max_k, "default": settings.default_k()}
     for name, field, most in (
         ("RecallBatchRequest", "queries", settings.max_batch),
         ("EmbedRequest", "queries", settings.max_batch),

@@ -188,7 +188,7 @@ def limited(request: RecallRequest | SimilarRequest, settings: Settings, path: s
         RequestError: one exceeds its limit.
     """
     if "k" not in request.model_fields_set:
-        request.k = settings.default_k
+        request.k = settings.default_k(len(request.attributes))
     if request.k > settings.max_k:
         raise RequestError.at(f"{path}k", f"must be at most {settings.max_k}, got {request.k}")
     _refuse_long(request, settings.max_list, path)

@@ -20,7 +20,7 @@ from serving.bundle.versions import Versions
 from serving.client.address import without_secrets
 from serving.errors import BundleError
 from serving.files.disk_full import DiskFullError
-from serving.files.staging import remove, staged
+from serving.files.staging import put_back, remove, remove_left_overs, staged
 from serving.service.fetch import PARTIAL, staging_of
 from serving.service.look import Look, Refusal, refusal_of
 from serving.service.store import Store
@@ -111,6 +111,8 @@ class Mirror:
 
     def _look(self, again: bool, answering: Collection[str] | None, rest: Rest) -> State:
         before = self._state()
+        put_back(self.root)
+        remove_left_overs(self.root)
         try:
             store = Store(self._url)
             content = store.active()
@@ -157,11 +159,12 @@ class Mirror:
                 # The manifest last: by it the rest is known as that of a copy after a kill.
                 for path in sorted((self.root / name).iterdir(), key=lambda path: path.name == MANIFEST):
                     remove(path)
-                (self.root / name).rmdir()
+                remove(self.root / name)
 
     def _copies(self) -> list[str]:
         """The names of the copies; other directories, such as one's backups, are not for it to remove."""
-        return [path.parent.name for path in self.root.glob(f"[!.]*/{MANIFEST}")]
+        found = [path.parent for path in self.root.glob(f"[!.]*/{MANIFEST}")]
+        return [path.name for path in found if not path.is_symlink()]
 
     def _held(self) -> Active | None:
         with suppress(BundleError):

@@ -57,11 +57,11 @@ def read_attributes(
             advance(batch.height)
     frame = pl.concat(vectors.complete(parts), how="vertical_relaxed") if parts else pl.DataFrame()
     _refuse_nothing(frame, table, rejects)
+    first = pl.col(column).is_first_distinct()
     for attribute in attributes:
         if frame.schema[attribute] == pl.Null:
             frame = frame.with_columns(pl.col(attribute).cast(pl.String))
-        frame = convert(frame, attribute, table, rejects)
-    first = pl.col(column).is_first_distinct()  # of the rows that stay
+        frame = convert(frame, attribute, table, rejects, told_by=first)
     frame = rejects.split_off(frame, ~first, table.path, column, f"a duplicate row of this {name.removesuffix('_id')}")
     _refuse_nothing(frame, table, rejects)
     kinds = {attribute: kind_of(frame.schema[attribute]) for attribute in attributes}
@@ -73,10 +73,14 @@ def _refuse_nothing(frame: pl.DataFrame, table: Table, rejects: Rejects) -> None
         raise DataError(f"{table.path}: no row to read{rejects.left_out(table.path)}")
 
 
-def convert(frame: pl.DataFrame, column: str, table: Table, rejects: Rejects) -> pl.DataFrame:
-    """Converts a text column to its kind, and rejects rows of a number column without a proper number."""
+def convert(
+    frame: pl.DataFrame, column: str, table: Table, rejects: Rejects, *, told_by: pl.Expr | bool = True
+) -> pl.DataFrame:
+    """Converts a text column to the kind of the rows `told_by`; rejects rows of a number column without a number."""
     dtype = frame.schema[column]
-    kind, separator = kind_of_texts(frame[column], table, column) if dtype == pl.String else (None, "")
+    kind, separator = None, ""
+    if dtype == pl.String:
+        kind, separator = kind_of_texts(frame.filter(told_by)[column], table, column)
     if kind == "list":
         return frame.with_columns(split_text(pl.col(column), separator))
     return numbers(frame, column, table.path, rejects) if kind == "number" or dtype.is_float() else frame

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PosixPath, PurePath, PurePosixPath
 from tempfile import TemporaryDirectory, mkdtemp
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pipelines.console import progress
 from pipelines.errors import DataError
@@ -21,6 +21,9 @@ from serving.files.disk_full import no_room
 
 BLOCK_BYTES = 1 << 20
 PACKINGS = (".7z", ".br", ".bz2", ".deflate", ".lz4", ".lzma", ".lzo", ".snappy", ".xz", ".z", ".zip", ".zst", ".zstd")
+ENDINGS = (
+    ".csv", ".dat", ".data", ".inter", ".item", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv", ".txt", ".user",
+)  # fmt: skip
 GZIP = b"\x1f\x8b"  # how every gzip file begins, and no text in UTF-8 nor Parquet
 
 
@@ -95,8 +98,8 @@ class Copies:
 
             system, inside = url_to_fs(url)
             if system.isfile(inside):
-                # Of http it is the whole URL, with its query.
-                root /= PurePosixPath(urlsplit(inside).path if "://" in inside else inside).name
+                root /= _name_of(inside)
+                shown = shown if shown.endswith(root.name) else f"{shown}{QUERY}/{root.name}"
                 files = {inside: root}
             else:
                 # Consoles of stores mark a folder by an empty object whose name ends with a slash.
@@ -118,7 +121,7 @@ class Copies:
             raise DataError(f"{shown}: {reason}") from None
         except Exception as error:  # noqa: BLE001 - every file system raises errors of its own
             reason = str(error).replace(url, shown)
-            if url.startswith("http"):  # in a form of its package's own
+            if re.search("https?://", url, re.IGNORECASE):  # in a form of its package's own
                 reason = re.sub(r"\?[^\s'\"]+", QUERY, reason)
             raise self._no_copy(shown, error) or DataError(f"{shown}: cannot be read: {reason}") from None
         return copied(shown, root)
@@ -151,6 +154,15 @@ class Copies:
         # Without the system's words for a full disk, which would be taken for one that has no room for the data set.
         wanted = f"{name}: no room for its copy in {self._folder.parent}; the variable TMPDIR names another folder"
         return DataError(wanted) if no_room(error) else None
+
+
+def _name_of(inside: str) -> str:
+    """The name of a remote file: of http that in the path, or a value of the query if that alone tells the format."""
+    if "://" not in inside:
+        return PurePosixPath(inside).name
+    parts = urlsplit(inside)
+    names = [PurePosixPath(each).name for each in (parts.path, *(value for _, value in parse_qsl(parts.query)))]
+    return next((name for name in names if bare_name(Path(name)).suffix in ENDINGS), names[0] or "download")
 
 
 def _is_gzip(path: Path) -> bool:

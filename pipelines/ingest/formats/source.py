@@ -92,8 +92,8 @@ def open_source(
     if events.is_dir():
         warn_of_table_log(events, (path.name for path in Path(os.fspath(events)).iterdir()))
         files = files_of(events)
-        if wrong := [path for path in files if not is_text(str(path))]:
-            raise DataError(f"{events}: the name of {os.fsencode(wrong[0].name)!r} is not UTF-8; rename the file")
+        if wrong := [part for path in files for part in inside(events, path).parts if not is_text(part)]:
+            raise DataError(f"{events}: the name {os.fsencode(wrong[0])!r} is not UTF-8; rename it")
     kind = detect(events, files, copies) if format == "auto" else format
     chosen = [(None, events)] if events.is_file() else event_files(events, files, kind)
     if isinstance(events, Copy) and events.is_file() and kind in BESIDE and not (items or users):

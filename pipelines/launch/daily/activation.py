@@ -39,11 +39,15 @@ def was_activated(day: Day) -> bool:
         StoreError: the store cannot be read.
     """
     summary, loop = day.summary, day.loop
-    if summary.get("store") != loop.settings.shown_store or not day.bundle.is_dir():
+    if summary.get("store") != loop.settings.shown_store:
+        return False
+    if summary.get("outcome") == ACTIVATED:
+        return True  # also if its bundle was removed since, as one that was rolled back may be
+    if not day.bundle.is_dir():
         return False
     if summary.get("outcome") == ACTIVATION:
         return loop.answers != day.name and summary.get(BEFORE) != _stamp(loop)
-    return bool(summary.get("outcome") == ACTIVATED)
+    return False
 
 
 def _stamp(loop: Loop) -> str | None:

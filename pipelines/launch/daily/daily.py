@@ -17,6 +17,7 @@ from pipelines.launch.daily.activation import ACTIVATION, note, was_activated
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day
 from pipelines.launch.daily.days import remove_old, today
 from pipelines.launch.daily.settings import Loop
+from serving.bundle.versions import Versions
 from serving.files.disk_full import DiskFullError
 from serving.files.lock import exclusive
 from serving.files.staging import staged
@@ -46,10 +47,13 @@ def run(config: Path) -> dict[str, Any]:
     busy = f"{loop.settings.work}: another `towers daily` is at work here; wait for it"
     with exclusive(loop.settings.work, busy, LOCK):
         loop.settings.root.mkdir(parents=True, exist_ok=True)
+        Versions(loop.settings.root).refuse_unwritable()  # not after hours of training
         day = today(loop)
         # Also after a rollback, which holds until there are new events.
         if was_activated(day):
             answers = loop.answers
+            if not day.bundle.is_dir():
+                say(f"{day.bundle}: removed since it was activated; to make it again, remove {day.folder / SUMMARY}")
             if answers is None:
                 # It is not activated here: an operator may have taken it out of service.
                 raise DataError(

@@ -538,6 +538,30 @@ def test_what_training_never_saw_is_not_served_as_if_learnt(world: Path, tmp_pat
     assert recaller.recall(RecallQuery(features={"city": "Oslo"}, k=3)).source == "features"
 
 
+def test_a_stored_user_is_one_of_the_items_that_the_service_knows(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Items without a vector are left out of the bundle, though histories of ids may hold them."""
+    ids = pl.read_parquet(world / "items.parquet")["item_id"].to_list()
+    looks = [None if place % 4 == 1 else [float(place % 3), place / 7, 1.0] for place in range(len(ids))]
+    pl.DataFrame({"item_id": ids, "look": looks}).write_parquet(tmp_path / "items.parquet")
+    prepare.run(DataConfig(), world / "events.parquet", tmp_path / "dataset", items=tmp_path / "items.parquet")
+    features = {"query": {"past": {"kind": "history"}}, "candidate": {"look": {"kind": "vector"}}}
+    config = parse_config({"features": features, "train": {"epochs": 1, "batch_size": 32}})
+    train.run(config, tmp_path / "dataset", tmp_path / "run")
+    capsys.readouterr()
+    export.run(tmp_path / "run", tmp_path / "bundle")
+    recaller = open_recaller(tmp_path / "bundle")
+    bundle, data = recaller.bundle, Dataset.open(tmp_path / "dataset")
+    left = {*ids} - {*bundle.item_ids}
+    taken = [data.items["item_id"][int(item)] for split in ("train", "valid") for item in data.events(split).item]
+    told = f"{len(left)} items without a trained feature are left out, and {sum(item in left for item in taken)} events"
+    assert left and told in capsys.readouterr().err
+    histories = [bundle.item_names.at(bundle.seen(row)) for row in range(bundle.manifest.queries)]
+    embedded = recaller.embed([RecallQuery(history=history) for history in histories])
+    assert_each_close(np.array([each.vector for each in embedded]), np.asarray(bundle.query_vectors))
+
+
 def test_a_finished_stage_is_not_trained_again(world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between the final weights and the publishing rename."""
     monkeypatch.setattr(train, "publish", lambda *paths: (_ for _ in ()).throw(KeyboardInterrupt))

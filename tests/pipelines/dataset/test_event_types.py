@@ -154,6 +154,12 @@ def test_a_wanted_type_that_no_event_has_is_refused(tmp_path: Path, suffix: str,
         prepare.run(DataConfig(event_types=wanted), path, tmp_path / "out")
 
 
+def test_types_of_exported_events_may_be_named_before_there_are_any(tmp_path: Path) -> None:
+    path = write(frame(), tmp_path / "events.parquet")
+    wanted = ("buy", "event", "impression")
+    assert prepare.run(DataConfig(event_types=wanted), path, tmp_path / "out").event_types == wanted[:1]
+
+
 def test_a_wanted_type_may_come_late_and_after_many_others(tmp_path: Path) -> None:
     others = frame(3_000).with_columns(action=pl.format("t{}", pl.int_range(pl.len())))
     folder = tmp_path / "events"

@@ -415,6 +415,13 @@ def test_a_bad_item_row_is_named_or_skipped(tmp_path: Path, text: str, row: int,
     assert rejects.row(0)[:2] == ("items.csv", row)
 
 
+def test_a_duplicate_row_decides_no_type(tmp_path: Path) -> None:
+    files = items_file(tmp_path, "item,price\na,1.5\nb,2\nzzz,3\na,N/A\n")
+    prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")
+    data = Dataset.open(tmp_path / "out")
+    assert data.manifest.item_columns == {"price": "number"} and data.manifest.rejected == 1
+
+
 def test_a_good_row_is_no_duplicate_of_a_bad_one(tmp_path: Path) -> None:
     files = items_file(tmp_path, "item,price\na,inf\nb,2\nzzz,3\na,5\n")
     manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")

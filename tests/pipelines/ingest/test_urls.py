@@ -126,9 +126,14 @@ def test_a_signed_url_is_read_and_its_signature_is_not_shown(
             data = opened(tmp_path, f"{root}/log.csv?{signed}", items=f"{root}/goods.csv.gz?{signed}")
             with pytest.raises(DataError, match=rf"^{root}/none.csv: no such file or folder$"):
                 opened(tmp_path, f"{root}/none.csv?{signed}")
+            (tmp_path / "files" / "download").write_bytes(gzip.compress(b"user,item\nu1,a\n"))
+            named = prepare.run(ALL_TRAIN, f"{root}/download?{signed}&file=x%2Flog.csv.gz", tmp_path / "named")
+            cached = prepare.run(ALL_TRAIN, f"simplecache::{root}/log.csv?{signed}", tmp_path / "cached")
         finally:
             server.shutdown()
     assert data.items["title"].to_list() == ["A", "B"] and data.manifest.source.files == ("log.csv", "goods.csv.gz")
+    assert (named.source.files, named.users) == (("log.csv.gz",), 1)
+    assert (cached.source.files, cached.users) == (("log.csv",), 2)
     assert "Signature" not in capsys.readouterr().err
     with pytest.raises(DataError, match=rf"^{root}/log.csv: ") as refused:
         opened(tmp_path, f"{root}/log.csv?{signed}")

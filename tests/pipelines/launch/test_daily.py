@@ -3,6 +3,7 @@
 import hashlib
 import json
 import re
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import polars as pl
@@ -920,6 +922,30 @@ def test_a_day_that_was_killed_once_its_bundle_answered_does_not_undo_a_rollback
     place.activate(day.name)
     assert daily.run(tmp_path / "daily.toml")["outcome"] == ACTIVATED
     assert [each["day"] for each in told(tmp_path)] == [day.name]
+
+
+def test_a_bundle_that_was_rolled_back_and_removed_does_not_come_back(
+    activating: tuple[Day, Versions], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    day, place = activating
+    assert daily.run(tmp_path / "daily.toml")["outcome"] == ACTIVATED
+    place.rollback()
+    shutil.rmtree(day.bundle)
+    capsys.readouterr()
+    assert daily.run(tmp_path / "daily.toml")["outcome"] == ACTIVATED
+    assert place.read().active == "of-before" and not day.bundle.exists()
+    told = f"{day.bundle}: removed since it was activated; to make it again, remove {day.folder / SUMMARY}"
+    assert told in capsys.readouterr().err.splitlines()
+
+
+def test_a_root_in_which_nothing_can_be_chosen_is_refused_before_the_first_step(
+    loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused = BundleError("bundles: cannot be written, and so not its active.json")
+    monkeypatch.setattr(Versions, "refuse_unwritable", Mock(side_effect=refused))
+    with pytest.raises(BundleError, match="cannot be written"):
+        daily.run(tmp_path / "daily.toml")
+    assert not (tmp_path / "told").exists()
 
 
 @pytest.mark.parametrize("previous", [("of-before",), ()], ids=["later day", "first day"])

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -302,6 +303,17 @@ def test_a_worker_that_the_system_has_no_room_for_is_tried_again(
     monkeypatch.setattr(Process, "room", True)
     worker.look(tmp_path / "metrics")
     assert worker.start_at is None and worker.process is not first
+
+
+def test_metrics_of_a_dead_worker_that_cannot_be_tidied_up_stop_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(workers.SPAWN, "Process", Process)
+    monkeypatch.setattr(workers.log, "handlers", [caplog.handler])
+    monkeypatch.setattr(workers, "release", Mock(side_effect=OSError(24, "Too many open files")))
+    worker = Worker(uvicorn.Config("", log_config=None), [], None)
+    worker.look(tmp_path / "metrics")
+    assert worker.start_at is not None and "stay as they are: [Errno 24] Too many open files" in caplog.text
 
 
 def test_workers_that_have_started_are_stopped_where_the_system_has_no_room_for_the_next(

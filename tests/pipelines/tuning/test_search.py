@@ -92,7 +92,7 @@ def searched(formula: Formula, dataset: Path, out: Path, *, on_disk: bool = Fals
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(search, "train", formula)
         if not on_disk:
-            patch.setattr(study, "_url", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
+            patch.setattr(study, "_storage", lambda file: "sqlite://")  # in memory, where a commit waits for no disk
         patch.setattr(search, "MOST_REPEATS", 5)
         rows = tune.run(dataset, out, **{"train_minutes": 100.0, **options})
         text = out.read_text(encoding="utf-8")

@@ -1,7 +1,9 @@
 """`active.json`: what operators do to it, against a model of plain lists, and everything that it must not name."""
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from serving.bundle.active import Active, Canary
-from serving.bundle.versions import Versions, bundle_root
+from serving.bundle.versions import LOCK, Versions, bundle_root
 from serving.errors import BundleError
 from tests.support.worlds.serving import write_world
 
@@ -185,6 +187,37 @@ def test_what_is_no_bundle_never_becomes_active(tmp_path: Path, manifest: Path, 
         versions.rollback()
     assert versions.read() == Active(active="b", previous=("a",))
     assert before != versions.file.read_bytes()
+
+
+def test_what_an_operator_chooses_can_be_read_by_whom_it_could_before(tmp_path: Path, manifest: Path) -> None:
+    versions = add(tmp_path, manifest, "a", "b")
+    versions.activate("a")
+    versions.file.chmod(0o644)
+    if not os.geteuid():
+        os.chown(versions.file, 10_001, 10_002)
+    changes: list[Callable[[], object]] = [lambda: versions.activate("b"), versions.rollback]
+    before = os.umask(0o077)  # of an operator on a hardened server
+    try:
+        for change in (*changes, lambda: versions.set_canary("b", 0.5)):
+            change()
+            told = versions.file.stat()
+            assert stat.S_IMODE(told.st_mode) == 0o644
+            assert os.geteuid() or (told.st_uid, told.st_gid) == (10_001, 10_002)
+    finally:
+        os.umask(before)
+
+
+def test_the_lock_need_not_be_ones_own_file(tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may write to the folder may change what is active: the lock is opened as whoever may read it can open it."""
+    versions, opened, real = add(tmp_path, manifest, "a"), list[int](), os.open
+
+    def noted(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        opened.extend([flags] if str(path).endswith(LOCK) else [])
+        return real(path, flags, *more, **options)
+
+    monkeypatch.setattr(os, "open", noted)
+    versions.activate("a")
+    assert opened and not any(flags & (os.O_WRONLY | os.O_RDWR) for flags in opened)
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan"), float("inf")])

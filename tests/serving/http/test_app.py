@@ -66,6 +66,7 @@ def test_a_request_that_names_no_k_fits_the_limits(bundle: Path, limits: dict[st
             answer = client.post(path, json=body)
             assert (answer.status_code, told) == (200, k)
             assert len(answer.json()["items"]) == min(k, ITEMS - (path == "/similar"))
+            assert client.post(path, json=body | {"attributes": ["title"]}).status_code == 200
 
 
 @pytest.mark.parametrize("name", ANSWERS)

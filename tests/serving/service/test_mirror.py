@@ -18,7 +18,7 @@ import pytest
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.errors import BundleError
-from serving.files.staging import remove
+from serving.files.staging import remove, sibling
 from serving.service import fetch
 from serving.service.mirror import LOCK, Mirror
 from serving.service.store import Store, StoreError
@@ -367,6 +367,10 @@ def test_what_is_no_copy_stays_and_what_a_killed_removal_left_goes(
     """A journal, or backups, in the directory of the copies."""
     (mirror.root / "state").mkdir()
     (mirror.root / "state" / "journal.sqlite").write_bytes(b"changes")
+    shutil.copytree(shop.worlds / "c", mirror.root.with_name("kept"))
+    (mirror.root / "link").symlink_to(mirror.root.with_name("kept"))
+    left = mirror.root / f".a.{sibling(mirror.root / 'a', 'old').name.split('.')[2]}.999999.old"
+    left.mkdir()  # of a service that was killed while it replaced a copy
     removed = Mock(wraps=remove, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
     for name, *before in (("b", "a"), ("c", "b", "a")):
         shop.put(name)
@@ -376,8 +380,9 @@ def test_what_is_no_copy_stays_and_what_a_killed_removal_left_goes(
             mirror.follow(again=False, answering=[name])
     assert removed.call_count == 3 and "a" in held(mirror)
     mirror.follow(again=True, answering=["c"])
-    assert held(mirror) == ["b", "c", "state"]
+    assert held(mirror) == ["b", "c", "link", "state"]
     assert (mirror.root / "state" / "journal.sqlite").read_bytes() == b"changes"
+    Bundle.open(mirror.root / "link")
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, mirror: Mirror, shop: Shop) -> None:

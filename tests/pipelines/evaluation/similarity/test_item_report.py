@@ -263,7 +263,6 @@ def test_items_of_which_none_is_like_another_are_refused(world: Path, monkeypatc
     assert not (world / "never").exists()
 
 
-@pytest.mark.long
 def test_a_data_set_that_forgot_a_user_since_no_longer_tells_what_was_held_out(world: Path, tmp_path: Path) -> None:
     for name in ("bundle", "dataset"):
         shutil.copytree(world / name, tmp_path / name)
@@ -274,6 +273,7 @@ def test_a_data_set_that_forgot_a_user_since_no_longer_tells_what_was_held_out(w
         report.run(tmp_path / "bundle", tmp_path / "dataset", tmp_path / "report")
 
 
+@pytest.mark.long
 def test_a_bundle_that_is_indexed_while_it_is_measured_has_no_report(
     world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -221,9 +221,13 @@ def test_parts_of_a_split_under_other_names_are_not_read_as_one_log(
 
 
 def test_a_name_that_is_not_utf_8_is_refused_at_once(tmp_path: Path) -> None:
-    source = folder_of(tmp_path, csvs("a.csv", "b.csv"))
-    (source / "b.csv").rename(os.fsdecode(os.fsencode(source) + b"/donn\xe9es.csv"))
-    with pytest.raises(DataError, match=r"the name of b'donn\\xe9es\.csv' is not UTF-8; rename the file"):
+    source = folder_of(tmp_path, csvs("a.csv", "city=x/b.csv"))
+    (source / "a.csv").rename(file := Path(os.fsdecode(os.fsencode(source) + b"/donn\xe9es.csv")))
+    with pytest.raises(DataError, match=r"events: the name b'donn\\xe9es\.csv' is not UTF-8; rename it"):
+        opened(tmp_path, source)
+    file.unlink()
+    (source / "city=x").rename(os.fsdecode(os.fsencode(source) + b"/city=M\xfcnchen"))
+    with pytest.raises(DataError, match=r"events: the name b'city=M\\xfcnchen' is not UTF-8; rename it"):
         opened(tmp_path, source)
 
 
