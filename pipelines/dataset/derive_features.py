@@ -143,7 +143,7 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
     if distinct <= max(2, DISTINCT_SHARE * rows):
         return "categorical", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}{hint}"
     if found(values.str.contains(" ", literal=True).sum()) > DISTINCT_SHARE * rows:
-        return "text", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}, most of several words"
+        return "text", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}, most of several words{hint}"
     # Distinct values without spaces are a key, which a model would only memorise.
     return None, f"{amount(distinct, 'different words')} in {amount(rows, 'rows')}: a key{hint}"
 

@@ -28,6 +28,7 @@ USERS = 2_000  # a sample; at most half of the users, because the others' lists 
 FEWEST_USERS, FEWEST_EVENTS = 100, 5
 MOST_EVENTS = 2_000_000  # of the others
 ERRORS = 4  # standard errors beyond which a difference is no chance
+UNREAD = {"test_share": DataConfig.model_fields["test_share"].default}  # and so in nothing's way
 
 Doubles = NDArray[np.float64]
 
@@ -63,14 +64,14 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
             return config
         limit = "the most that validate" if tested > MOST else "the least that validate" if tested < LEAST else ""
         say(f"validation: {share:.0%} of the events outside the test, {limit or 'as the test is of all'}")
-        return config.model_copy(update={"valid_share": share})
+        return config.model_copy(update={"valid_share": share, **UNREAD})
     if filed and not timed:
         found = places(events, VALID)
         if found is None or not found.random:
             shown = "too few users to tell" if found is None else str(found)
             say(f"validation: its file, which is not known to be a random part of the lists: {shown}")
             return config
-    keys = {"validation": "last", "valid_share": share, **({} if timed else {"ordered": True})}
+    keys = {"validation": "last", "valid_share": share, **UNREAD, **({} if timed else {"ordered": True})}
     others = "; the validation file trains, data.validation = 'given' keeps it" if filed else ""
     said = f"the last {share:.0%} of each user's events, because the test comes after the others {reason}{others}"
     say(f"validation: {said}")

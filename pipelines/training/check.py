@@ -109,15 +109,15 @@ def check_recipe(config: Config, data: Dataset, advance: Advance = no_bar) -> Co
 
 
 def _refuse_prepared_otherwise(config: Config, data: Dataset) -> Config:
-    prepared = data.manifest.config
-    for key in config.data.model_fields_set & set(PREPARED):
+    prepared, split = data.manifest.config, data.manifest.split.kind
+    unread = {"test_share"} if split == "given" else set[str]()
+    for key in config.data.model_fields_set & (set(PREPARED) - unread):
         wanted, had = getattr(config.data, key), getattr(prepared, key)
         if wanted != had and (key, wanted) != ("validation", "auto"):  # `prepare` has chosen one
             raise ConfigError(
                 f"data.{key}: the recipe says {wanted!r}, but the data set was prepared with {had!r}; "
                 "prepare it again with --config, or change the recipe"
             )
-    split = data.manifest.split.kind
     if config.data.split not in ("auto", split):
         raise ConfigError(f"data.split: the recipe says {config.data.split!r}, but the data set was split by {split!r}")
     if (trained := len(data.events("train"))) < 2:

@@ -4,7 +4,6 @@ A root holds bundles (`ROOT/NAME/manifest.json`), and `ROOT/active.json` names t
 canary. Bundles are only named here; `serving.service.active_bundles` opens them.
 """
 
-import fcntl
 import json
 import os
 import shlex
@@ -17,6 +16,7 @@ from serving.bundle.arrays import FIXED
 from serving.bundle.manifest import MANIFEST, not_a_bundle, read_manifest
 from serving.errors import BundleError
 from serving.files.access import keep_access
+from serving.files.lock import waited
 from serving.files.staging import staged
 
 LOCK = ".lock"
@@ -227,8 +227,7 @@ class Versions:
             raise BundleError(f"{self.root}: no such directory")
         if not os.access(self.root, os.W_OK):
             raise BundleError(f"{self.root}: cannot be written, and so not its {ACTIVE}")
-        with os.fdopen(os.open(self.root / LOCK, os.O_RDONLY | os.O_CREAT, 0o644)) as lock:  # perhaps another user's
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        with waited(self.root / LOCK):
             yield self._read()
 
 

@@ -3,16 +3,24 @@
 import re
 
 QUERY = "?***"  # in place of an http address's query, which may hold a signature
-# An "@" of its query is none before a host.
-CHAIN = r"(?:[\w.+-]+(?:://[^:]*)?::)*https?://"  # as fsspec's: `simplecache::https://…`, `zip://a.csv::https://…`
-NO_USER = re.compile(rf"({CHAIN}[^/?#:@]+(?::\d+)?/[^?]*)\?.*", re.DOTALL | re.IGNORECASE)
-HTTP = re.compile(rf"^({CHAIN}[^?]*)\?.+", re.DOTALL | re.IGNORECASE)
+SCHEME = re.compile(r"https?://", re.IGNORECASE)
+# What follows the scheme: a host and a path, whose "@" is none before a host if a query follows; or, after a user, the
+# first that can be a host and a path. Each with a query or without.
+PLACE = r"([^/?#@:]+(?::\d+)?(?:/[^?]*)?)"
+NO_USER = re.compile(rf"{PLACE}\?.+", re.DOTALL)
+USER = re.compile(rf".*?@{PLACE}(\?(?P<query>.*))?", re.DOTALL)
 
 
 def without_secrets(address: str) -> str:
     """Returns an address with ``***`` for user and password, ``https://***@host``, and `QUERY` for the query of an http
-    one; also one that cannot be parsed."""
-    if plain := NO_USER.fullmatch(address):
-        return plain[1] + QUERY
+    one, also in a chain of fsspec's (``simplecache::https://…``); also one that cannot be parsed."""
+    schemes = [each for each in SCHEME.finditer(address) if "?" not in address[: each.start()]]  # none of a query
+    if schemes:
+        begin = schemes[-1].end()
+        if plain := NO_USER.fullmatch(address, begin):
+            return address[:begin] + plain[1] + QUERY
+        if named := USER.fullmatch(address, begin):
+            return f"{address[:begin]}***@{named[1]}{QUERY if named['query'] else named[2] or ''}"
     shown = re.sub(r"^(\w[\w+.-]*://)?.*@", r"\1***@", address, flags=re.DOTALL)
-    return HTTP.sub(rf"\1{QUERY}", shown)
+    place, _, query = shown.partition("?")
+    return place + QUERY if schemes and query else shown

@@ -1,4 +1,4 @@
-"""Who may read a file that replaces another one."""
+"""Who may read a file that several users replace in turn."""
 
 import os
 import stat
@@ -7,9 +7,19 @@ from pathlib import Path
 
 
 def keep_access(staging: Path, out: Path) -> None:
-    """Gives new content the mode and, if possible, the owner of the file that it will replace, whatever the umask."""
-    if out.exists():
-        before = out.stat()
+    """Gives new content owner and mode of the file that it will replace, whatever the umask: a service reads it.
+
+    If the owner cannot be kept, the mode is no narrower than before. A first file can be read by whom its folder can.
+    """
+    if not out.exists():
+        staging.chmod(stat.S_IWUSR | out.parent.stat().st_mode & 0o444)
+        return
+    before = out.stat()
+    mode = stat.S_IMODE(before.st_mode)
+    try:
+        os.chown(staging, before.st_uid, before.st_gid)
+    except OSError:
         with suppress(OSError):
-            os.chown(staging, before.st_uid, before.st_gid)
-        staging.chmod(stat.S_IMODE(before.st_mode))
+            os.chown(staging, -1, before.st_gid)
+        mode |= stat.S_IMODE(staging.stat().st_mode)
+    staging.chmod(mode)

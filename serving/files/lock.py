@@ -3,7 +3,7 @@
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -47,6 +47,22 @@ def exclusive(directory: Path, busy: str, file: str | None = None, *, create: bo
             return
         finally:
             os.close(handle)
+
+
+@contextmanager
+def waited(file: Path) -> Iterator[None]:
+    """Waits for a lock on a file that stays, in a folder that several users may write to, and holds it."""
+    try:
+        handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:  # another user's; a network file system locks none that cannot be written
+        handle = os.open(file, os.O_RDONLY)
+    try:
+        with suppress(PermissionError):
+            os.fchmod(handle, 0o666)  # whatever the umask: it holds nothing
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _is_at(handle: int, path: Path) -> bool:

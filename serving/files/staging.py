@@ -92,7 +92,7 @@ def sibling(out: Path, kind: str) -> Path:
     return path
 
 
-def put_back(folder: Path, name: str | None = None) -> None:
+def put_back(folder: Path, name: str | None = None, *, alone: bool = False) -> None:
     """Gives outputs in a folder their old content back if a process of this machine was killed while it replaced them.
 
     A kill between the two renames leaves the old and the new content beside the empty place.
@@ -100,9 +100,10 @@ def put_back(folder: Path, name: str | None = None) -> None:
     Args:
         folder: the parent of the outputs.
         name: only the output of this name.
+        alone: also if there is no new content of such a name, as of what `publish` gets under a name of its caller's.
     """
     for out, kind, path in _left_overs(folder, name):
-        if kind == "old" and not out.exists() and path.with_suffix(".partial").exists():
+        if kind == "old" and not out.exists() and (alone or path.with_suffix(".partial").exists()):
             path.rename(out)
             flush(folder)
 

@@ -111,7 +111,7 @@ class Mirror:
 
     def _look(self, again: bool, answering: Collection[str] | None, rest: Rest) -> State:
         before = self._state()
-        put_back(self.root)
+        put_back(self.root, alone=True)
         remove_left_overs(self.root)
         try:
             store = Store(self._url)

@@ -83,6 +83,9 @@ def open_source(
     Raises:
         DataError: a path is missing, a file cannot be read or would be left out, or the format cannot be detected.
     """
+    for given in (events, items, users):
+        if given is not None and not is_text(str(given)):
+            raise DataError(f"{os.fsencode(str(given))!r}: its name is not UTF-8; rename it")
     if format not in FORMATS:
         raise DataError(f"--format {format!r}: allowed are {', '.join(FORMATS)}")
     events = copies.local(events)

@@ -41,10 +41,12 @@ def was_activated(day: Day) -> bool:
     summary, loop = day.summary, day.loop
     if summary.get("store") != loop.settings.shown_store:
         return False
-    if summary.get("outcome") == ACTIVATED:
-        return True  # also if its bundle was removed since, as one that was rolled back may be
     if not day.bundle.is_dir():
-        return False
+        # One that was rolled back may have been removed since, and does not come back; one that should be here does.
+        here = summary.get("outcome") == ACTIVATED and summary.get("bundle") == str(day.bundle)
+        return here and loop.answers not in (None, day.name)
+    if summary.get("outcome") == ACTIVATED:
+        return True
     if summary.get("outcome") == ACTIVATION:
         return loop.answers != day.name and summary.get(BEFORE) != _stamp(loop)
     return False

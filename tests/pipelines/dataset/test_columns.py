@@ -271,6 +271,18 @@ def test_what_check_prints_of_an_odd_column_is_a_recipe_again(tmp_path: Path) ->
     assert name in [feature.get("column") for feature in query.values()]
 
 
+def test_texts_that_look_like_lists_say_so(tmp_path: Path) -> None:
+    words = ["red wine", "dry", "french", "oak", "young"]
+    tags = [", ".join([words[n % 5], words[n // 5 % 5], f"no. {n}"]) for n in range(100)]
+    ids = [f"i{n}" for n in range(100)]
+    pl.DataFrame({"item_id": ids, "tags": tags}).write_csv(tmp_path / "i.csv")
+    events = pl.DataFrame({"user_id": [f"u{n % 9}" for n in range(100)], "item_id": ids})
+    config = DataConfig(split="random", valid_share=0, test_share=0)
+    prepare.run(config, write(events, tmp_path / "e.parquet"), tmp_path / "set", items=tmp_path / "i.csv")
+    (told,) = (line for line in column_lines(Dataset.open(tmp_path / "set")) if " tags " in line)
+    assert told.endswith("most of several words; they look like lists separated by ',' (see data.lists)")
+
+
 def test_a_time_without_an_order_and_a_type_are_told(tmp_path: Path) -> None:
     events = frames()["events"].with_columns(action=pl.lit("buy"))
     prepared(tmp_path, "csv", DataConfig(split="random"), events=events)

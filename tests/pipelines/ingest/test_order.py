@@ -13,6 +13,8 @@ import pytest
 from pipelines.dataset.dataset import Dataset
 from pipelines.ingest import prepare
 from pipelines.ingest.validation import Places
+from pipelines.training import check
+from towers.config.recipe import parse_config
 from towers.config.sections import DataConfig
 
 WARNING = "warning: data.ordered: the test does not seem to come after the lists"
@@ -125,8 +127,11 @@ def test_a_share_at_its_limit_is_not_called_that_of_the_test(
     for name, users, items in (("train", 40, range(held, 10)), ("test", tested, range(held))):
         rows = [" ".join(map(str, [user, *items])) for user in range(users)]
         (tmp_path / f"{name}.txt").write_text("\n".join(rows) + "\n")
-    prepare.run(DataConfig(), tmp_path, tmp_path / "dataset")
+    # A share of the test, which the files give, is in nothing's way.
+    config = parse_config({"data": {"test_share": 0.6}})
+    prepare.run(config.data, tmp_path, tmp_path / "dataset")
     assert f"validation: {said}\n" in capsys.readouterr().err
+    check.run(config, tmp_path / "dataset")
 
 
 @pytest.mark.parametrize(

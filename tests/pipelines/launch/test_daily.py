@@ -938,6 +938,22 @@ def test_a_bundle_that_was_rolled_back_and_removed_does_not_come_back(
     assert told in capsys.readouterr().err.splitlines()
 
 
+@pytest.mark.parametrize("lost", ["the one that answers", "a new root"])
+def test_a_bundle_that_should_be_there_is_made_again(
+    lost: str, activating: tuple[Day, Versions], tmp_path: Path
+) -> None:
+    day, _ = activating
+    assert daily.run(tmp_path / "daily.toml")["outcome"] == ACTIVATED
+    assert activation.was_activated(day)
+    if lost == "a new root":
+        day = replace(
+            day, loop=replace(day.loop, settings=day.loop.settings.model_copy(update={"root": tmp_path / "x"}))
+        )
+    else:
+        shutil.rmtree(day.bundle)
+    assert not activation.was_activated(day)
+
+
 def test_a_root_in_which_nothing_can_be_chosen_is_refused_before_the_first_step(
     loop: Loop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -207,17 +207,55 @@ def test_what_an_operator_chooses_can_be_read_by_whom_it_could_before(tmp_path: 
         os.umask(before)
 
 
+def test_a_first_choice_can_be_read_by_whom_the_folder_can(tmp_path: Path, manifest: Path) -> None:
+    versions = add(tmp_path, manifest, "a")
+    tmp_path.chmod(0o755)
+    before = os.umask(0o077)
+    try:
+        versions.activate("a")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(versions.file.stat().st_mode) == 0o644
+    assert stat.S_IMODE((tmp_path / LOCK).stat().st_mode) == 0o666
+
+
+def test_where_the_owner_cannot_stay_the_mode_is_no_narrower(
+    tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    versions, chosen = add(tmp_path, manifest, "a", "b"), list[tuple[int, int]]()
+    versions.activate("a")
+    versions.file.chmod(0o600)
+
+    def refused(path: Path, user: int, group: int) -> None:
+        chosen.append((user, group))
+        if user >= 0:
+            raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "chown", refused)
+    before = os.umask(0o022)
+    try:
+        versions.activate("b")
+    finally:
+        os.umask(before)
+    told = versions.file.stat()
+    assert stat.S_IMODE(told.st_mode) == 0o644 and chosen == [(told.st_uid, told.st_gid), (-1, told.st_gid)]
+
+
 def test_the_lock_need_not_be_ones_own_file(tmp_path: Path, manifest: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who may write to the folder may change what is active: the lock is opened as whoever may read it can open it."""
+    """Who may write to the folder may change what is active. On NFS only a file that can be written can be locked."""
     versions, opened, real = add(tmp_path, manifest, "a"), list[int](), os.open
 
     def noted(path: Any, flags: int, *more: Any, **options: Any) -> int:
-        opened.extend([flags] if str(path).endswith(LOCK) else [])
+        if str(path).endswith(LOCK):
+            opened.append(flags)
+            if flags & os.O_RDWR:
+                os.close(real(path, flags, 0o444))
+                raise PermissionError(13, "Permission denied")
         return real(path, flags, *more, **options)
 
     monkeypatch.setattr(os, "open", noted)
     versions.activate("a")
-    assert opened and not any(flags & (os.O_WRONLY | os.O_RDWR) for flags in opened)
+    assert opened == [os.O_RDWR | os.O_CREAT, os.O_RDONLY]
 
 
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.01, float("nan"), float("inf")])

@@ -379,6 +379,8 @@ def test_what_is_no_copy_stays_and_what_a_killed_removal_left_goes(
             patch.setattr("serving.service.mirror.remove", removed)
             mirror.follow(again=False, answering=[name])
     assert removed.call_count == 3 and "a" in held(mirror)
+    # And of one that was killed between the two renames.
+    shutil.copytree(shop.worlds / "c", left.with_name(left.name.replace(".a.", ".of-old.")))
     mirror.follow(again=True, answering=["c"])
     assert held(mirror) == ["b", "c", "link", "state"]
     assert (mirror.root / "state" / "journal.sqlite").read_bytes() == b"changes"
