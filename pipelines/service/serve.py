@@ -40,7 +40,7 @@ from serving.telemetry.metric_files import METRICS, shared_metrics
 
 log = logging.getLogger(SERVICE)
 
-OPEN_FILES = 4_096  # for connections and the files of bundles
+OPEN_FILES = 16_384  # for connections and the files of bundles
 OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # not settings of this command
 
 

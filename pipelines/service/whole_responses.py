@@ -3,23 +3,32 @@
 uvicorn writes them one after the other, and its event loop makes two system calls of that. A process killed between the
 two leaves a head without a body, which a proxy can no longer ask another replica for.
 
-Each request can also close its connection at once: see `serving.protocol.asgi.ABORT`.
+Each request can also close its connection at once: see `serving.protocol.asgi.ABORT`. And what anyone can make them
+hold is bounded: nothing more is read of a caller while a request of theirs waits for the answer to another one, and
+connections beyond those for which there are file handles are reset.
 """
 
 import asyncio
+import resource
 import socket
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import h11
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.protocol.asgi import ABORT
+from serving.telemetry import metrics
 
 STATUS_LINE = b"HTTP/1.1 "
 NO_LINGER = struct.pack("ii", 1, 0)
+# File handles that are no connections': those of the service, without which a library may end the process, and those of
+# all that wait to be accepted, which are accepted before the first can be closed.
+OWN_FILES, QUEUE = 512, 2_048
 
 
 class WholeResponses:
@@ -70,11 +79,26 @@ class WholeResponses:
             self._write(data)
 
 
+class _Flow(FlowControl):
+    """Does not go on reading while a request waits for the answer to another one, however small that answer is."""
+
+    def __init__(self, transport: asyncio.Transport, waits: Callable[[], bool]) -> None:
+        super().__init__(transport)
+        self._waits = waits
+
+    def resume_reading(self) -> None:
+        """See `FlowControl`."""
+        if not self._waits():
+            super().resume_reading()
+
+
 class _Whole(asyncio.Protocol):
     """What both of uvicorn's protocols need to be given such a transport."""
 
     app_state: dict[str, Any]
+    connections: set[Any]
     cycle: Any
+    flow: FlowControl
     loop: asyncio.AbstractEventLoop
     transport: asyncio.Transport
     timeout_keep_alive: int
@@ -86,6 +110,19 @@ class _Whole(asyncio.Protocol):
         whole = WholeResponses(transport)
         super().connection_made(whole)  # type: ignore[arg-type]
         self.app_state = {**self.app_state, ABORT: whole.abort}
+        self.flow = _Flow(whole, self._waits)  # type: ignore[arg-type]
+        if len(self.connections) > most_connections():
+            metrics.refused("connections")
+            whole.abort()
+
+    def on_response_complete(self) -> None:
+        """See uvicorn: the next request has begun, so that reading may go on."""
+        super().on_response_complete()  # type: ignore[misc]
+        self.flow.resume_reading()
+
+    def _waits(self) -> bool:
+        """Whether a request has come whose turn it is not yet."""
+        raise NotImplementedError
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`: the rest of a body that was refused unread does not end the wait for a request."""
@@ -100,9 +137,28 @@ class _Whole(asyncio.Protocol):
 class HttpTools(_Whole, HttpToolsProtocol):
     """uvicorn's protocol with the parser httptools."""
 
+    def _waits(self) -> bool:
+        return bool(self.pipeline)
+
 
 class H11(_Whole, H11Protocol):
     """uvicorn's protocol with the parser h11."""
+
+    def send_400_response(self, msg: str) -> None:
+        """See uvicorn, which would answer a request twice if what follows its answer is malformed."""
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+
+    def _waits(self) -> bool:
+        return self.conn.their_state is h11.DONE and bool(self.conn.trailing_data[0])
+
+
+def most_connections() -> float:
+    """How many connections leave enough file handles for all else."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return float("inf") if files == resource.RLIM_INFINITY else max(files - OWN_FILES - QUEUE, files // 2)
 
 
 PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"httptools": HttpTools, "h11": H11}  # values of TOWERS_HTTP

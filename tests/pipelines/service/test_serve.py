@@ -237,10 +237,10 @@ NO_LIMIT = resource.RLIM_INFINITY
 @pytest.mark.parametrize(
     ("limits", "raised"),
     [
-        ((1_024, 65_536), (4_096, 65_536)),
+        ((1_024, 65_536), (16_384, 65_536)),
         ((1_024, 2_048), (2_048, 2_048)),
-        ((1_024, NO_LIMIT), (4_096, NO_LIMIT)),
-        ((4_096, 65_536), None),
+        ((1_024, NO_LIMIT), (16_384, NO_LIMIT)),
+        ((16_384, 65_536), None),
         ((NO_LIMIT, NO_LIMIT), None),
     ],
 )

@@ -8,7 +8,8 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from pipelines.service.whole_responses import PROTOCOLS
+from pipelines.service import whole_responses
+from pipelines.service.whole_responses import PROTOCOLS, WholeResponses
 
 App = Callable[[Any, Any, Any], Awaitable[None]]
 GET, HEAD = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n", b"HEAD / HTTP/1.1\r\nhost: a\r\n\r\n"
@@ -133,6 +134,74 @@ def test_a_connection_closes_also_after_the_rest_of_a_body_that_was_refused_unre
         return connection.calls
 
     assert asyncio.run(ask()).count("close") == 1
+
+
+@pytest.mark.parametrize("body", [b"", b"x" * 100_000])
+def test_no_more_is_read_while_a_request_waits_for_its_turn(http: str, body: bytes) -> None:
+    """Else a caller who reads no answer fills the memory with requests."""
+    turns: list[asyncio.Event] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        turns.append(asyncio.Event())
+        while (await receive()).get("more_body", False):
+            pass
+        await turns[-1].wait()
+        await responding(b"body")(scope, receive, send)
+
+    async def ask() -> list[bool]:
+        config = uvicorn.Config(app, http=PROTOCOLS[http], ws="none", lifespan="off", log_config=None)
+        config.load()
+        protocol, connection = PROTOCOLS[http](config, ServerState(), {}), Recorder()  # type: ignore[call-arg]
+        protocol.connection_made(connection)
+        head = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n" % len(body)
+        protocol.data_received(3 * (head + body) + head[:20])  # the last is half a head
+        paused = []
+        for number in range(3):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert len(turns) == number + 1
+            paused.append(protocol.flow.read_paused)  # type: ignore[attr-defined]
+            turns[number].set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        paused.append(protocol.flow.read_paused)  # type: ignore[attr-defined]
+        protocol.data_received(head[20:] + body)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(turns) == 4
+        protocol.connection_lost(None)
+        return paused
+
+    first, second, _, last = asyncio.run(ask())  # at the third h11 cannot tell half a head from a request
+    assert first and second and not last
+
+
+def test_what_is_malformed_after_an_answer_gets_no_second_one(http: str) -> None:
+    chunked = b"POST / HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\n\r\n"
+    calls = written(http, responding(b"body"), chunked, b"zz\r\n")
+    assert heads(calls)[0] and calls[-1] == "close"
+    assert sum(isinstance(each, bytes) and each.startswith(b"HTTP/1.1 ") for each in calls) <= 2
+
+
+def test_connections_beyond_the_file_handles_are_reset(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a handle for itself a library may end the process."""
+    monkeypatch.setattr(whole_responses.resource, "getrlimit", lambda _: (2_564, 2_564))
+    refused: list[str] = []
+    monkeypatch.setattr(whole_responses.metrics, "refused", refused.append)
+    monkeypatch.setattr(WholeResponses, "abort", lambda whole: whole._transport.calls.append("abort"))
+
+    async def connect() -> list[bool]:
+        config = uvicorn.Config(responding(b"body"), http=PROTOCOLS[http], ws="none", lifespan="off", log_config=None)
+        config.load()
+        state, found = ServerState(), []
+        for _ in range(1_284):
+            protocol, connection = PROTOCOLS[http](config, state, {}), Recorder()  # type: ignore[call-arg]
+            protocol.connection_made(connection)
+            found.append("abort" in connection.calls)
+        return found
+
+    found = asyncio.run(connect())
+    assert found == [False] * 1_282 + [True] * 2 and refused == ["connections"] * 2
 
 
 def test_continue_comes_before_the_response(http: str) -> None:
