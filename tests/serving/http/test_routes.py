@@ -201,7 +201,8 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
         "must be at most 150, got 152",
     ),
     "large answer of the similar": (
-        "POST", "/similar", {"items": ["i1"], "attributes": ["year"] * 3}, 422, "k", "must be at most 150, got 200",
+        "POST", "/similar", {"items": ["i1"], "k": 50, "attributes": ["year"] * 3}, 422, "k",
+        "must be at most 150, got 200",
     ),
     "feature in a batch": (
         "POST", "/recall/batch", {"queries": [{}, {"features": {"age": "x"}}]}, 422, "queries.1.features.age", "number",
