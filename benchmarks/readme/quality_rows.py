@@ -9,7 +9,7 @@ from benchmarks.readme.figures import Result, Rows, best_baseline, cheap_baselin
 from benchmarks.readme.ml_100k_rows import cold_start, ml_100k, ml_100k_rolling
 from pipelines.evaluation.report_table import TITLES, interval
 
-DEMO_BASELINES = ("item_knn", "popularity", "popularity_recent", "ease")
+DEMO_BASELINES = ("item_knn", "item_knn_ordered", "popularity", "popularity_recent", "ease")
 TIMED_RANKERS = ("model", "strongest baseline")
 TIMED_SETS = {
     "ml-100k": "MovieLens-100k, five cut-offs in time",
