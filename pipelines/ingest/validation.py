@@ -71,7 +71,8 @@ def like_the_test(events: EventTable, config: DataConfig) -> DataConfig:
             shown = "too few users to tell" if found is None else str(found)
             say(f"validation: its file, which is not known to be a random part of the lists: {shown}")
             return config
-    keys = {"validation": "last", "valid_share": share, **UNREAD, **({} if timed else {"ordered": True})}
+    unread = {} if named else UNREAD
+    keys = {"validation": "last", "valid_share": share, **unread, **({} if timed else {"ordered": True})}
     others = "; the validation file trains, data.validation = 'given' keeps it" if filed else ""
     said = f"the last {share:.0%} of each user's events, because the test comes after the others {reason}{others}"
     say(f"validation: {said}")

@@ -23,7 +23,7 @@ from pipelines.errors import DataError
 from pipelines.service.server import Server, serve_alone
 from pipelines.service.sigterm import sigterm_ends
 from pipelines.service.state import telling
-from pipelines.service.whole_responses import PROTOCOLS
+from pipelines.service.whole_responses import PROTOCOLS, queue
 from pipelines.service.workers import Workers
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import bundle_root
@@ -68,6 +68,7 @@ def run(**given: Any) -> None:
         "access_log": False,
         "http": PROTOCOLS[settings.http],
         "lifespan": "on",  # "auto" takes an error while the app is built for an app without a start
+        "backlog": queue(),
         "ws": "none",  # So a websocket upgrade is a plain request and gets the usual error shape.
         "server_header": False,
         "proxy_headers": False,  # The callers' addresses are not used.

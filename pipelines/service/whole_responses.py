@@ -29,6 +29,7 @@ NO_LINGER = struct.pack("ii", 1, 0)
 # File handles that are no connections': those of the service, without which a library may end the process, and those of
 # all that wait to be accepted, which are accepted before the first can be closed.
 OWN_FILES, QUEUE = 512, 2_048
+MOST_PIPELINED = 32  # requests that wait on a connection: what comes at once is parsed at once, whatever it holds
 
 
 class WholeResponses:
@@ -137,6 +138,24 @@ class _Whole(asyncio.Protocol):
 class HttpTools(_Whole, HttpToolsProtocol):
     """uvicorn's protocol with the parser httptools."""
 
+    def on_headers_complete(self) -> None:
+        """See uvicorn; one request too many ends the connection, and what came with it is dropped."""
+        if len(self.pipeline) >= MOST_PIPELINED and not self.transport.is_closing():
+            metrics.refused("connections")
+            self.transport.abort()
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """See uvicorn."""
+        if not self.transport.is_closing():
+            super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        """See uvicorn."""
+        if not self.transport.is_closing():
+            super().on_message_complete()
+
     def _waits(self) -> bool:
         return bool(self.pipeline)
 
@@ -155,10 +174,16 @@ class H11(_Whole, H11Protocol):
         return self.conn.their_state is h11.DONE and bool(self.conn.trailing_data[0])
 
 
+def queue() -> int:
+    """How many connections may wait to be accepted."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return QUEUE if files == resource.RLIM_INFINITY else min(QUEUE, files // 4)
+
+
 def most_connections() -> float:
     """How many connections leave enough file handles for all else."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return float("inf") if files == resource.RLIM_INFINITY else max(files - OWN_FILES - QUEUE, files // 2)
+    return float("inf") if files == resource.RLIM_INFINITY else max(files - OWN_FILES - queue(), files // 2)
 
 
 PROTOCOLS: dict[str, type[asyncio.Protocol]] = {"httptools": HttpTools, "h11": H11}  # values of TOWERS_HTTP

@@ -3,7 +3,7 @@
 import re
 
 QUERY = "?***"  # in place of an http address's query, which may hold a signature
-SCHEME = re.compile(r"https?://", re.IGNORECASE)
+SCHEME = re.compile(r"(?:^|(?<=::))https?://", re.IGNORECASE)
 # What follows the scheme: a host and a path, whose "@" is none before a host if a query follows; or, after a user, the
 # first that can be a host and a path. Each with a query or without.
 PLACE = r"([^/?#@:]+(?::\d+)?(?:/[^?]*)?)"

@@ -104,6 +104,13 @@ def test_the_end_of_each_list_validates_where_the_test_comes_after_it(
     assert {(user, item) for user, *items in lists if len(set(items)) == len(items) for item in items[-count:]} <= held
 
 
+def test_shares_that_the_recipe_names_stay_as_they_are(tmp_path: Path) -> None:
+    write_lists(tmp_path / "lists", "end")
+    config = DataConfig(valid_share=0.92, test_share=0.05)
+    chosen = prepare.run(config, tmp_path / "lists", tmp_path / "dataset").config
+    assert (chosen.validation, chosen.valid_share, chosen.test_share) == ("last", 0.92, 0.05)
+
+
 @pytest.mark.parametrize("validation", ["random", "last"])
 def test_a_share_that_the_recipe_names_stays(validation: str, tmp_path: Path) -> None:
     write_lists(tmp_path / "lists", "random", users=40)

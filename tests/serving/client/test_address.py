@@ -22,6 +22,8 @@ from serving.client.address import without_secrets
         ("zip://t@u:v.csv::https://h:80/x.zip?sig=S", "zip://t@u:v.csv::https://h:80/x.zip?***"),
         ("https://h/x?sig=S&url=https://y/z?a=1", "https://h/x?***"),
         ("https://u:S@h/x?sig=S&url=https://v@y/z", "https://***@h/x?***"),
+        ("https://u:S@proxy/https://h/y.csv?sig=1", "https://***@proxy/https://h/y.csv?***"),
+        ("filecache::s3://k:S@b/https://x/y?z=1", "***@b/https://x/y?z=1"),
         ("postgresql://u:S@h:5432/db?sslmode=require", "postgresql://***@h:5432/db?sslmode=require"),
         ("u:S@h", "***@h"),
         ("s3://bucket/key", "s3://bucket/key"),
