@@ -15,7 +15,7 @@ import polars as pl
 from pipelines.dataset.arrays import CONTEXT, DTYPES, SPLITS, ArrayWriter, map_array, select_events
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files, with_fingerprint
-from pipelines.ingest.formats.rejects import without_value
+from pipelines.ingest.formats.rejects import without_value, without_values
 from pipelines.rankers.cache import Cache
 from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
@@ -63,7 +63,7 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
                 rest = rejects.filter(pl.col("value").ne_missing(user))
                 # The row stays: most that name the user beside other words are lines of others.
                 rest = rest.with_columns(value=pl.when(~_names(user)).then("value"))
-                without_value(rest, data.manifest.roles["user"]).write_csv(directory / REJECTS)
+                without_values(rest, data.manifest.roles["user"]).write_csv(directory / REJECTS)
             _write_manifest(data, directory, rejected)
             Dataset.open(directory)
             remove(Cache.beside(path).folder)  # not later: after a kill, the next attempt would find no user
@@ -139,8 +139,7 @@ def _without(events: Events, place: int | None, number: Int32s) -> Events:
 def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
     files, content = digest_files(directory)
     users = pl.scan_parquet(directory / "users.parquet", glob=False).select(pl.len()).collect().item()
-    names = pl.DataFrame({"file": data.manifest.source.files}, schema={"file": pl.String})
-    files_read = without_value(names, data.manifest.roles["user"])["file"]
+    names = (without_value(name, data.manifest.roles["user"]) for name in data.manifest.source.files)
     manifest = data.manifest.model_copy(
         update={
             "schema_version": SCHEMA_VERSION,
@@ -151,7 +150,7 @@ def _write_manifest(data: Dataset, directory: Path, rejected: int) -> None:
                 for split in SPLITS
             },
             "rejected": data.manifest.rejected - rejected,
-            "source": data.manifest.source.model_copy(update={"files": tuple(files_read)}),
+            "source": data.manifest.source.model_copy(update={"files": tuple(names)}),
             "files": files,
         }
     )

@@ -169,7 +169,7 @@ def _attributes(
 
 def _names(source: Source, user: str) -> tuple[str, ...]:
     tables = [table for _, table in source.events] + [t for t in (source.items, source.users) if t is not None]
-    return tuple(without_value(pl.DataFrame({"file": [short_name(table.path) for table in tables]}), user)["file"])
+    return tuple(without_value(short_name(table.path), user) for table in tables)
 
 
 def _summary(data: Dataset, manifest: DatasetManifest) -> str:

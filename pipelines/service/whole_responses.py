@@ -139,7 +139,7 @@ class HttpTools(_Whole, HttpToolsProtocol):
     """uvicorn's protocol with the parser httptools."""
 
     def on_headers_complete(self) -> None:
-        """See uvicorn; one request too many ends the connection, and what came with it is dropped."""
+        """See uvicorn; one request too many ends the connection, and the rest of the read is dropped."""
         if len(self.pipeline) >= MOST_PIPELINED and not self.transport.is_closing():
             metrics.refused("connections")
             self.transport.abort()

@@ -151,7 +151,7 @@ class Rejects:
     def write(self, path: Path, user: str) -> None:
         """Writes the collected rows as CSV, in the order found, if there are any; `user` is the column of users."""
         if self._parts:
-            without_value(pl.concat(self._parts), user).write_csv(path)
+            without_values(pl.concat(self._parts), user).write_csv(path)
 
 
 def short_name(path: Path) -> str:
@@ -163,20 +163,21 @@ def short_name(path: Path) -> str:
     return "/".join(parts[first:])
 
 
-def without_value(files: pl.DataFrame, key: str) -> pl.DataFrame:
-    """Replaces the value of a key of partitions in the column `file`, of short names: of `user=ada/a.csv`, `user=*`.
+def without_value(name: str, key: str) -> str:
+    """A short name without the value of a key of partitions: of `user=ada/a.csv`, `user=*/a.csv`.
 
     For ids of users, which no other place in a data set has than the users' own.
     """
+    *folders, file = name.split("/")
+    keys = [folder.partition("=")[0] for folder in folders]
+    shown = (f"{own}=*" if unquote(own) == key else each for own, each in zip(keys, folders, strict=True))
+    return "/".join([*shown, file])
 
-    def hidden(name: str) -> str:
-        *folders, last = name.split("/")
-        keys = [folder.partition("=")[0] for folder in folders]
-        shown = (f"{own}=*" if unquote(own) == key else each for own, each in zip(keys, folders, strict=True))
-        return "/".join([*shown, last])
 
-    names = files["file"].unique().drop_nulls()
-    return files.with_columns(pl.col("file").replace(names, pl.Series(map(hidden, names), dtype=pl.String)))
+def without_values(rows: pl.DataFrame, key: str) -> pl.DataFrame:
+    """Rejected rows, each with its file as of `without_value`."""
+    names = rows["file"].unique().drop_nulls().to_list()
+    return rows.with_columns(pl.col("file").replace({name: without_value(name, key) for name in names}))
 
 
 def _texts(values: pl.Series) -> pl.Series:

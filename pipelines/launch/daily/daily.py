@@ -115,11 +115,13 @@ def _end(day: Day, outcome: str, seconds: dict[str, float], **more: Any) -> dict
     if command := day.loop.settings.notify:
         try:
             subprocess.run(command, input=text.encode(), check=True, timeout=NOTIFY_S, cwd=day.loop.folder)
-        except (OSError, subprocess.SubprocessError) as error:
-            # A failed notification does not change how the day ended. Its arguments, which may hold a secret, stay out.
-            code = getattr(error, "returncode", None)
-            ended = f"was killed after {NOTIFY_S:g} s" if code is None else f"ended with exit code {code}"
-            say(f"warning: notify: {error if isinstance(error, OSError) else f'{command[0]} {ended}'}")
+        # A failed notification does not change how the day ended. Its arguments, which may hold a secret, stay out.
+        except subprocess.CalledProcessError as error:
+            say(f"warning: notify: {command[0]} ended with exit code {error.returncode}")
+        except subprocess.TimeoutExpired:
+            say(f"warning: notify: {command[0]} was killed after {NOTIFY_S:g} s")
+        except OSError as error:
+            say(f"warning: notify: {error}")
     return summary
 
 
