@@ -45,11 +45,9 @@ def was_activated(day: Day) -> bool:
         # One that was rolled back may have been removed since, and does not come back; one that should be here does.
         here = summary.get("outcome") == ACTIVATED and summary.get("bundle") == str(day.bundle)
         return here and loop.answers not in (None, day.name)
-    if summary.get("outcome") == ACTIVATED:
-        return True
     if summary.get("outcome") == ACTIVATION:
         return loop.answers != day.name and summary.get(BEFORE) != _stamp(loop)
-    return False
+    return bool(summary.get("outcome") == ACTIVATED)
 
 
 def _stamp(loop: Loop) -> str | None:
