@@ -153,6 +153,9 @@ def build_trainer(
         task, check = training.task, training.validation
         start = None if warm is None else warm.start(stage.name, task.towers, directory, config.train.warm_share)
         trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
+    warmup, steps = config.optimizer.warmup_steps, config.train.epochs * training.batches.steps
+    if warmup >= steps:
+        say(f"warning: optimizer.warmup_steps = {warmup:,}: {stage.name} ends after {steps:,} steps, below learning_rate")
     return training, trainer
 
 

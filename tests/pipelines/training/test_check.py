@@ -181,6 +181,15 @@ def test_the_last_stage_is_checked_before_the_first_trains(world: Path, monkeypa
         check.run(recipe(USER | GRAPH, data={"refit": True}), world / "many")
 
 
+def test_a_rate_that_rises_longer_than_the_training_is_told(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    train_events = Dataset.open(world / "many").manifest.events["train"]
+    for epochs, warned in ((2, True), (3, False)):
+        schedule = {"name": "adam", "warmup_steps": 2}
+        check.run(recipe(USER, optimizer=schedule, train={"epochs": epochs, "batch_size": train_events}), world / "many")
+        told = "warning: optimizer.warmup_steps = 2: train ends after 2 steps, below learning_rate"
+        assert (told in capsys.readouterr().err) == warned
+
+
 def test_distinct_negatives_are_as_many_as_the_items_of_the_stages_that_train(tmp_path: Path) -> None:
     """Nine items train, a tenth one validates: without a stage for `train` alone both are drawn."""
     rows = [(f"u{u}", f"i{9 if (u, n) == (0, 5) else (u + n) % 9}", 60 * n + u) for u in range(20) for n in range(7)]
