@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 EF = (100, 105, 110, 120, 150, 180, 220, 270, 330, 400)
+SHUFFLED = "M=16, ef_construction=200, rows shuffled"  # what its graphs owe to popular items coming first
 BUILDS = {
     "M=6, ef_construction=200": {"M": 6, "ef_construction": 200},  # fewer links than its authors recommend
     "M=6, ef_construction=400": {"M": 6, "ef_construction": 400},
@@ -21,6 +22,7 @@ BUILDS = {
     "M=12, ef_construction=200": {"M": 12, "ef_construction": 200},
     "M=16, ef_construction=200": {"M": 16, "ef_construction": 200},
     "M=24, ef_construction=200": {"M": 24, "ef_construction": 200},
+    SHUFFLED: {"M": 16, "ef_construction": 200},
 }
 
 
@@ -28,7 +30,11 @@ def build(name: str, vectors: NDArray[np.float32]) -> Any:
     """An index of the vectors, made with all threads."""
     index = hnswlib.Index("ip", vectors.shape[1])
     index.init_index(len(vectors), random_seed=1, **BUILDS[name])
-    index.add_items(vectors)
+    rows = np.arange(len(vectors))
+    if name == SHUFFLED:
+        rows = np.random.default_rng(1).permutation(rows)
+        vectors = vectors[rows]
+    index.add_items(vectors, rows)
     return index
 
 
