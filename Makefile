@@ -95,18 +95,22 @@ LOCK = uv pip compile --quiet --upgrade --generate-hashes --no-emit-index-url --
 ifdef UV
 INSTALL = uv pip install --python $(BIN)/python
 else
+# An environment that uv made has no pip.
+HAS_PIP = @$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
 INSTALL = $(BIN)/python -m pip install
 endif
 INSTALL_PROJECT = $(INSTALL) --quiet --no-build-isolation --no-deps --editable .
 
 # A stamp for each lock: a changed lock installs again, and a repeat costs nothing. The dev lock holds the runtime one.
 $(VENV)/.runtime: requirements.lock pyproject.toml | $(BIN)/python
+	$(HAS_PIP)
 	@echo "installing requirements.lock into $(VENV)"
 	$(INSTALL) --require-hashes -r requirements.lock
 	$(INSTALL_PROJECT)
 	@touch $@
 
 $(VENV)/.dev: requirements-dev.lock pyproject.toml | $(BIN)/python
+	$(HAS_PIP)
 	@echo "installing requirements-dev.lock into $(VENV)"
 	$(INSTALL) --require-hashes -r requirements-dev.lock
 	$(INSTALL_PROJECT)
@@ -129,10 +133,6 @@ $(BIN)/python:
 		$(if $(UV),,echo "if ensurepip is missing: Debian and Ubuntu have it in the package python3-venv" >&2;) \
 		exit 1; \
 	}
-ifndef UV
-# An environment that uv made has no pip.
-	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(BIN)/python -m ensurepip
-endif
 
 # An environment of its own, without the lock: the versions of the direct dependencies are the lower bounds.
 $(LOWEST)/.installed: pyproject.toml

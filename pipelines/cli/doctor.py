@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -121,8 +122,10 @@ def _advice(library: Library) -> str:
     elif library.name == "scann" and (platform.system(), platform.machine()) == ("Linux", "aarch64"):
         advice = ARM_LINUX
     else:
-        again = f"{sys.executable} -m pip install --force-reinstall --no-deps {library.name}=={library.version}"
-        advice = f"install it again: {again}"
+        pip = f"{sys.executable} -m pip install --force-reinstall"
+        uv = f"uv pip install --python {sys.executable} --reinstall"  # an environment that uv made has no pip
+        again = pip if find_spec("pip") else uv
+        advice = f"install it again: {again} --no-deps {library.name}=={library.version}"
     return f"{advice}; {EXACT}" if library.name in ("scann", REPLACEMENTS["scann"]) else advice
 
 

@@ -19,7 +19,7 @@ from serving.files.database_url import DatabaseUrl
 from serving.files.staging import refuse_existing, staged
 
 READ, WRITE = "read", "write"
-EVENTS, IMPRESSIONS = "events.parquet", "impressions.parquet"
+EVENTS, IMPRESSIONS = "events.parquet", "impressions.parquet"  # the latter has no file of raw events beside it
 EVENT_COLUMNS = {
     "user_id": pl.String,
     "item_id": pl.String,
@@ -49,7 +49,7 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
         DataError: there is no journal, it cannot be read, or a user was forgotten meanwhile; nothing was written.
         OutputExistsError: `out` exists.
     """
-    refuse_existing(out, overwrite=overwrite, marker=EVENTS)
+    refuse_existing(out, overwrite=overwrite, marker=IMPRESSIONS)
     with open_journal(state) as journal:
         phases("events export", READ, WRITE)
         forgotten = journal.forgotten()
@@ -67,7 +67,7 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
         check = partial(_refuse_forgotten, journal, forgotten, state)
         with (
             progress(WRITE, total=sum(map(len, files.values())), unit="rows") as advance,
-            staged(out, overwrite=overwrite, marker=EVENTS, check=check) as directory,
+            staged(out, overwrite=overwrite, marker=IMPRESSIONS, check=check) as directory,
         ):
             directory.mkdir()
             for name, frame in files.items():

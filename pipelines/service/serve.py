@@ -36,14 +36,12 @@ from serving.http.app import create_app  # Imported first: it sets what NumPy re
 from serving.service.mirror import Mirror
 from serving.settings import ENDED, PREFIX, Settings, file_content, named_file
 from serving.telemetry.logs import SERVICE, log_config
-from serving.telemetry.metric_files import METRICS, shared_metrics
+from serving.telemetry.metric_files import METRICS, give_back, shared_metrics
 
 log = logging.getLogger(SERVICE)
 
 OPEN_FILES = 16_384  # for connections and the files of bundles
 OTHER_VARIABLES = {"TOWERS_DEBUG", "TOWERS_DATA", "TOWERS_API_KEY"}  # not settings of this command
-
-
 SECURE_HOSTS = ("localhost", "127.", "::1")
 
 
@@ -58,8 +56,12 @@ def run(**given: Any) -> None:
         BundleError: the bundle is damaged.
         DataError: a setting is invalid, the host and port cannot be listened on, or the service cannot start.
     """
-    with sigterm_ends():
-        settings, supervised, whole = _ready(given)
+    try:
+        with sigterm_ends():
+            settings, supervised, whole = _ready(given)
+    except BaseException:
+        give_back()
+        raise
     server: dict[str, Any] = {
         "host": settings.host,
         "port": settings.port,

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 from pipelines.console import Advance, amount, phase, phases, progress, say
 from pipelines.errors import DataError
 from serving.catalogue.journal import Journal, JournalError, Numbers
-from serving.catalogue.journal_file import FILE, back_up, renumber
+from serving.catalogue.journal_file import FILE, LOCK, back_up, renumber
 from serving.catalogue.journal_place import journal_at
 from serving.catalogue.journal_rows import event_blocks, impression_block, item_block
 from serving.catalogue.sqlite_journal import SqliteJournal
 from serving.files.database_url import DatabaseUrl
-from serving.files.staging import staged
+from serving.files.staging import OutputExistsError, staged
 
 COPY, READ = "copy", "read"
 BLOCK_ROWS = 65_536
@@ -34,10 +34,12 @@ def backup(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> 
 
     Raises:
         DataError: there is no journal, it is damaged, or it is in a database.
-        OutputExistsError: `out` exists.
+        OutputExistsError: `out` exists, or is a state directory.
     """
     if not isinstance(state, Path):
         raise DataError(f"--state {state}: a database is backed up by its own means, such as pg_dump")
+    if (out / LOCK).exists():
+        raise OutputExistsError(f"{out} is the state directory of a service, not an earlier backup; name another --out")
     # The copy stays one closed file: opening it as a journal would add a log and a lock.
     with open_journal(state), staged(out, overwrite=overwrite, marker=FILE) as directory:
         phases("state backup", COPY)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from serving.files.disk_full import telling_full_disk
 
+URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # as `Path` writes one
 # The paths of this process. Its number alone says nothing: process 1 of a container that starts again has the same.
 _ours: set[Path] = set()
 
@@ -166,8 +167,10 @@ def refuse_existing(
 
     Raises:
         OutputExistsError: it exists and may not be replaced.
-        OSError: its parent is not a directory, or not writable.
+        OSError: it is a URL, or its parent is not a directory, or not writable.
     """
+    if url := URL.match(str(out)):  # as a path it would be a folder `s3:` here; the rest may hold a password
+        raise NotADirectoryError(errno.ENOTDIR, "cannot be written: must be a path on this machine", f"{url[1]}://…")
     if out.exists():
         if not overwrite:
             raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")

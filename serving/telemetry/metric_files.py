@@ -43,6 +43,12 @@ def reserve(directory: Path) -> None:
             Path(aside, path.name).replace(path)
 
 
+def give_back() -> None:
+    """Removes what `reserve` made in this process: a start that fails, again and again, must not fill the disk."""
+    for path in Path(os.environ[METRICS]).glob(f"*_{os.getpid()}.db") if METRICS in os.environ else ():
+        path.unlink(missing_ok=True)
+
+
 def release(directory: Path, process: int) -> None:
     """Keeps what a dead process counted, and gives back the rest of its space."""
     mark_process_dead(process, str(directory))  # type: ignore[no-untyped-call]

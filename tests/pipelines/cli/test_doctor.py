@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tomllib
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,8 @@ BROKEN = {
     "pydantic": "raise ImportError('no pydantic_core')",  # the command line itself reads words by it
 }
 WHOLE = dict.fromkeys(("scipy", "httptools", "uvloop", "tf_keras", "tensorflow_recommenders"), "")
+
+UV = f"uv pip install --python {sys.executable} --reinstall"
 
 
 def told_by(folder: Path, modules: dict[str, str], gpus: int = 0) -> tuple[int, dict[str, str]]:
@@ -86,6 +89,8 @@ def test_what_does_not_import_is_a_line_and_not_the_end(tmp_path: Path) -> None:
         "pydantic": "does not import: ImportError: no pydantic_core",
     }
     again = f"install it again: {sys.executable} -m pip install --force-reinstall --no-deps"
+    if find_spec("pip") is None:
+        again = f"install it again: {UV} --no-deps"
     for name in set(BROKEN) - {"scann"}:
         assert lines[f"{name}:"] == f"{again} {name}=={version(name)}"
     assert lines["scann:"].endswith("; everything else works without it: towers index --kind exact")
@@ -103,6 +108,17 @@ def test_scann_on_arm_linux_is_known_not_to_import(
     known = "ScaNN 1.4.2 for ARM Linux installs and does not import"
     exact = "everything else works without it: towers index --kind exact"
     assert capsys.readouterr().out.splitlines()[-1] == f"scann: {known}; {exact}"
+
+
+def test_what_is_broken_is_installed_again_by_uv_where_there_is_no_pip(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "NATIVE", {"tensorflow": "tensorflow"})
+    monkeypatch.setattr(doctor, "CODE", {"tensorflow": "raise ImportError"})
+    monkeypatch.setattr(doctor, "find_spec", lambda name: None)
+    assert doctor.run() == ["tensorflow"]
+    told = f"tensorflow: install it again: {UV} --no-deps tensorflow=={version('tensorflow')}"
+    assert capsys.readouterr().out.splitlines()[-1] == told
 
 
 def test_scann_core_takes_the_place_of_scann(

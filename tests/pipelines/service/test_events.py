@@ -145,3 +145,12 @@ def test_an_empty_journal_is_exported_and_none_is_refused(tmp_path: Path) -> Non
     with pytest.raises(DataError, match=r"--state .*elsewhere: no journal\.sqlite in it"):
         events.run(tmp_path / "elsewhere", tmp_path / "other")
     assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "other").exists()
+
+
+def test_an_export_replaces_no_folder_of_raw_events(state: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "events"
+    raw.mkdir()
+    (raw / "events.parquet").write_bytes(b"all of 2025")
+    with pytest.raises(OutputExistsError, match=r"is no directory with impressions\.parquet"):
+        events.run(state, raw, overwrite=True)
+    assert [each.name for each in raw.iterdir()] == ["events.parquet"]

@@ -1,6 +1,7 @@
 """`towers serve` below the app: a wrong address is one line before any work; what is no HTTP, or wants another one."""
 
 import json
+import os
 import resource
 import signal
 import socket
@@ -21,6 +22,7 @@ from pipelines.errors import DataError
 from pipelines.service import serve as command
 from serving.errors import BundleError
 from serving.settings import Settings
+from serving.telemetry.metric_files import METRICS
 from tests.support.processes.running_service import RunningService, free_port
 from tests.support.served import served
 from tests.support.worlds.serving import write_whole_world, write_world
@@ -50,10 +52,12 @@ def test_a_host_that_cannot_be_listened_on_is_refused_before_the_bundle_is_opene
     assert f"--host {host} " in str(caught.value)
 
 
-def test_the_command_ends_with_one_line_and_exit_code_2(taken: int) -> None:
+def test_the_command_ends_with_one_line_and_exit_code_2(tmp_path: Path, taken: int) -> None:
     words = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(ABSENT), "--port", str(taken)]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    environment = {**os.environ, METRICS: str(tmp_path)}
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=environment)
     assert done.returncode == 2
+    assert list(tmp_path.iterdir()) == [], "a start that is tried again and again must not fill the disk"
     assert done.stderr.startswith(f"error: --host 127.0.0.1 --port {taken}: ")
     assert done.stderr.count("\n") == 1 and done.stdout == ""
 

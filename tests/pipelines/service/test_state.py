@@ -83,6 +83,18 @@ def test_a_change_after_the_restore_is_not_taken_for_one_that_a_folded_bundle_ho
     restored.close()
 
 
+@pytest.mark.parametrize("own", [True, False])
+def test_a_backup_replaces_no_state_directory(tmp_path: Path, own: bool) -> None:
+    """Neither that of the service whose changes it copies nor that of another one."""
+    for name in ("state", "other"):
+        SqliteJournal.open(tmp_path / name).close()
+    with closing(SqliteJournal.open(tmp_path / "state")) as journal:
+        out = tmp_path / ("state" if own else "other")
+        with pytest.raises(OutputExistsError, match="is the state directory of a service, not an earlier backup"):
+            state.backup(tmp_path / "state", out, overwrite=True)
+        journal.delete_items(["i1"])  # its file is still in its place
+
+
 @pytest.mark.parametrize("drill", [False, True])
 def test_a_second_restore_of_one_backup_goes_on_above_the_first(tmp_path: Path, drill: bool) -> None:
     write_world(tmp_path / "bundle")

@@ -308,6 +308,22 @@ def test_a_file_is_replaced_only_by_its_own_kind_and_never_if_it_is_read(tmp_pat
         refuse_existing(out, overwrite=True, starts=b"KIND", inputs=[str(tmp_path / "link")])
 
 
+@pytest.mark.parametrize("url", ["s3://bucket/out", "postgresql://u:secret@host/db", "gs:/bucket"])
+def test_an_output_in_a_store_is_refused_and_no_folder_has_its_name(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def write() -> None:
+        with staged(Path(url)) as path:
+            path.mkdir()
+
+    assert exit_code(write, kept="") == 2
+    scheme = url.partition(":")[0]
+    assert capsys.readouterr().err == f"error: {scheme}://…: cannot be written: must be a path on this machine\n"
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=f"cannot be written: {tmp_path / 'file'} is not a directory"):
