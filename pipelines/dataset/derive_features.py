@@ -109,9 +109,10 @@ def of_row_numbers(column: str, kind: str) -> str | None:
 
 
 def input_name(column: str) -> str:
-    """Returns a valid SavedModel input name, close to the column's own."""
+    """Returns a name that a SavedModel keeps for an input, close to the column's own."""
     name = re.sub(r"\W", "_", column, flags=re.ASCII)
-    return name if name.isidentifier() and not keyword.iskeyword(name) else f"f_{name}"
+    usable = name.isidentifier() and not name.startswith("_") and not keyword.iskeyword(name) and name != "self"
+    return name if usable else f"f_{name}"
 
 
 def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, str]:
@@ -163,6 +164,7 @@ def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr, rows: int
 def _free_name(name: str, taken: Collection[str]) -> str:
     number = 2
     free = name
-    while free in taken:
+    lower = {each.lower() for each in taken}  # a SavedModel does not tell its inputs apart by case
+    while free.lower() in lower:
         free, number = f"{name}_{number}", number + 1
     return free

@@ -144,8 +144,8 @@ def _check_unlabelled(config: Config, features: Mapping[str, Feature]) -> None:
 def _check(key: str, name: str, feature: Feature, side: Side, dataset: Dataset) -> None:
     if input_name(name) != name:
         raise ConfigError(
-            f"{key}: a feature's name is an input of the SavedModel: letters, digits and _ only, no Python keyword; "
-            f"call it {input_name(name)!r} and add column = {name!r}"
+            f"{key}: a feature's name is an input of the SavedModel: letters, digits and _ (not first), no Python "
+            f"keyword, not 'self'; call it {input_name(name)!r} and add column = {name!r}"
         )
     if not feature.reads:
         if feature.column is not None:

@@ -155,7 +155,7 @@ def build_trainer(
         trainer = Trainer(task, training.batches, config.optimizer, config.train, directory, check, start, replicas)
     warmup, steps = config.optimizer.warmup_steps, config.train.epochs * training.batches.steps
     if warmup >= steps:
-        say(f"warning: optimizer.warmup_steps = {warmup:,}: {stage.name} ends after {steps:,} steps, below learning_rate")
+        say(f"warning: optimizer.warmup_steps = {warmup:,}: {stage.name} ends below learning_rate, in {steps:,} steps")
     return training, trainer
 
 

@@ -154,8 +154,9 @@ def _item_features(config: "Config", name: str, feature: HistoryFeature | Sequen
 def _sequence(config: "Config", name: str, feature: SequenceFeature, width: int) -> Iterator[str]:
     if width % feature.heads:
         yield f"features.query.{name}.heads: must divide the width of its vector, {width}; got {feature.heads}"
-    if feature.time_gaps and f"{name}_times" in (config.features.query or {}):
-        yield f"features.query.{name}_times: is the input of the times of {name!r}; give this feature another name"
+    for other in config.features.query or {}:
+        if feature.time_gaps and other.lower() == f"{name}_times".lower():
+            yield f"features.query.{other}: is the input of the times of {name!r}; give this feature another name"
 
 
 def _table(config: "Config", side: Side, name: str, feature: Feature) -> str:

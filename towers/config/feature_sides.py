@@ -1,7 +1,7 @@
 """The section `features` of a recipe: the features of both towers, and changes to derived ones. No TensorFlow here."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -30,6 +30,16 @@ class Features(Section):
     def named(self) -> tuple[tuple[Side, dict[str, Feature]], ...]:
         """Both sides with their features; a side left out has none."""
         return ("query", self.query or {}), ("candidate", self.candidate or {})
+
+    @model_validator(mode="after")
+    def _refuse_same_inputs(self) -> Self:
+        """Names are inputs of a SavedModel, which does not tell them apart by case."""
+        for side, features in self.named():
+            names: dict[str, str] = {}
+            for name in features:
+                if (other := names.setdefault(name.lower(), name)) != name:
+                    raise ValueError(f"{side}: {other!r} and {name!r} differ only in case; give one another name")
+        return self
 
     @model_validator(mode="before")
     @classmethod

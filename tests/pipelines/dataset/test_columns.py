@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+import tensorflow as tf
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -319,7 +320,7 @@ def test_the_row_numbers_of_pandas_become_no_feature(tmp_path: Path, column: str
     told = [" ".join(line.split()) for line in column_lines(data)]
     hints = dict.fromkeys(("events", "users", "items"), "")
     if column:
-        name = re.sub(r"\W", "_", column)
+        name = {"__index_level_0__": "f___index_level_0__"}.get(column, re.sub(r"\W", "_", column))
         hints |= {
             "users": f"; --set features.query.{name}.kind=hashed includes it",
             "items": f"; --set features.candidate.{name}.kind=hashed includes it",
@@ -341,6 +342,52 @@ def test_texts_in_a_column_that_pandas_calls_so_are_no_row_numbers(tmp_path: Pat
     column = pl.Series("Unnamed: 0", [f"p{n % 3}" for n in range(USERS)])
     prepared(tmp_path, "csv", users=frames()["users"].with_columns(column))
     assert choices(Dataset.open(tmp_path / "out-csv"), "query")["Unnamed: 0"].kind == "categorical"
+
+
+KEPT = {"_price": "f__price", "Ähnlich": "f__hnlich", "self": "f_self", "class": "f_class", "x y": "x_y", "x_": "x_"}
+
+
+def test_each_derived_name_is_one_that_a_saved_model_keeps_for_an_input(tmp_path: Path) -> None:
+    numbers = pl.Series([n % 21 for n in range(USERS)])
+    users = frames()["users"].with_columns([numbers.alias(name) for name in (*KEPT, "Age", "USER_ID")])
+    events = frames()["events"].with_columns(age=pl.col("timestamp") % 7)
+    prepared(tmp_path, "parquet", users=users, events=events)
+    query = check.check_recipe(Config(), Dataset.open(tmp_path / "out-parquet")).features.query or {}
+    names = {each.column: name for name, each in query.items()}
+    assert {column: names[column] for column in KEPT} == KEPT
+    assert {names["Age"], names["age"]} == {"Age", "age_2"} and names["USER_ID"] == "USER_ID_2"
+
+    def both(**given: tf.Tensor) -> dict[str, tf.Tensor]:
+        return {"embeddings": tf.add_n(list(given.values()))}
+
+    module = tf.Module()
+    signature = tf.function(both).get_concrete_function(**{name: tf.TensorSpec([None], name=name) for name in query})
+    tf.saved_model.save(module, str(tmp_path / "model"), {"serving_default": signature})
+    kept = tf.saved_model.load(str(tmp_path / "model")).signatures["serving_default"].structured_input_signature[1]
+    assert set(kept) == set(query)
+
+
+@pytest.mark.parametrize(
+    ("features", "message"),
+    [
+        (
+            {"_price": {"kind": "numeric"}},
+            r"features\.query\._price: .*_ \(not first\).*call it 'f__price'",
+        ),
+        ({"self": {"kind": "numeric"}}, r"not 'self'; call it 'f_self'"),
+        (
+            {"Born": {"kind": "numeric"}, "born": {"kind": "hashed"}},
+            r"query: 'Born' and 'born' differ only in case; give",
+        ),
+        (
+            {"past": {"kind": "sequence", "time_gaps": True}, "Past_times": {"kind": "numeric", "column": "born"}},
+            r"query\.Past_times: is the input of the times of 'past'; give this feature another name",
+        ),
+    ],
+)
+def test_a_name_that_a_saved_model_does_not_keep_is_refused(made: Path, features: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        check.check_recipe(parse_config({"features": {"query": features}}), Dataset.open(made / "out-parquet"))
 
 
 @pytest.mark.parametrize("suffix", FORMATS)

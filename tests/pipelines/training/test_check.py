@@ -185,8 +185,10 @@ def test_a_rate_that_rises_longer_than_the_training_is_told(world: Path, capsys:
     train_events = Dataset.open(world / "many").manifest.events["train"]
     for epochs, warned in ((2, True), (3, False)):
         schedule = {"name": "adam", "warmup_steps": 2}
-        check.run(recipe(USER, optimizer=schedule, train={"epochs": epochs, "batch_size": train_events}), world / "many")
-        told = "warning: optimizer.warmup_steps = 2: train ends after 2 steps, below learning_rate"
+        check.run(
+            recipe(USER, optimizer=schedule, train={"epochs": epochs, "batch_size": train_events}), world / "many"
+        )
+        told = "warning: optimizer.warmup_steps = 2: train ends below learning_rate, in 2 steps"
         assert (told in capsys.readouterr().err) == warned
 
 
