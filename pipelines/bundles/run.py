@@ -20,6 +20,7 @@ from towers.config.recipe import Config, load_config
 from towers.data.feature_tables import FeatureTables
 from towers.model.graphs import connect_graphs
 from towers.model.two_tower import TwoTower
+from towers.training.checkpoints import refuse_pattern
 
 KNOWN_SPLITS = ("train", "valid")  # what a service may know; the test events are for the report only
 
@@ -53,9 +54,11 @@ def load_run(run: Path, dataset_path: Path | None = None) -> Run:
 
     Raises:
         DataError: a part is missing or damaged, or the data set is not the one it was trained on.
+        ConfigError: TensorFlow reads nothing at this path.
     """
     if not (run / "summary.json").is_file():
         raise DataError(f"{run}: not a finished run{_instead(run)}")
+    refuse_pattern(run)
     with _whole(run / "summary.json"):
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         # Relative to the run, so both may move together.

@@ -36,6 +36,16 @@ class Saved(NamedTuple):
     path: Path
 
 
+def refuse_pattern(path: Path) -> None:
+    """Refuses a path in which TensorFlow finds no checkpoint, because it takes the path as a pattern.
+
+    Raises:
+        ConfigError: names the path and the characters.
+    """
+    if set("*?[\\") & set(str(path)):
+        raise ConfigError(f"{path}: TensorFlow reads no checkpoint in a path with *, ?, [ or \\; give it another one")
+
+
 class Checkpoints:
     """Writes and reads the checkpoints of one training.
 
@@ -45,12 +55,11 @@ class Checkpoints:
         model: the model alone.
 
     Raises:
-        ConfigError: TensorFlow would not find them again, for it takes the path of a checkpoint as a pattern.
+        ConfigError: TensorFlow would not find them again; see `refuse_pattern`.
     """
 
     def __init__(self, directory: Path, state: tf.train.Checkpoint, model: tf.train.Checkpoint) -> None:
-        if set("*?[") & set(str(directory)):
-            raise ConfigError(f"{directory}: TensorFlow reads no checkpoint in a path with *, ? or [; name another one")
+        refuse_pattern(directory)
         self.latest, self.best = directory / LATEST, directory / BEST
         self._state, self._model = state, model
         for each in (self.latest, self.best):

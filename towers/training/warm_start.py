@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from towers.data.events import Int64s
 from towers.errors import ConfigError
+from towers.training.checkpoints import refuse_pattern
 from towers.training.optimizers import Optimizer
 from towers.training.protocols import Task
 
@@ -112,6 +113,7 @@ class _Values:
     """The values that an earlier run's checkpoint holds for the variables of this one."""
 
     def __init__(self, prefix: Path, root: tf.train.Checkpoint) -> None:
+        refuse_pattern(prefix)
         self._reader = tf.train.load_checkpoint(str(prefix))
         self._shapes = self._reader.get_variable_to_shape_map()
         self._keys = _keys(root)

@@ -1,6 +1,7 @@
 """`--warm-from`: rows, moments and counts are found by id, new ids start as ever, and what does not fit is refused."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from contextlib import nullcontext
@@ -12,6 +13,7 @@ import polars as pl
 import pytest
 import tensorflow as tf
 
+from pipelines.bundles.run import load_run
 from pipelines.dataset.dataset import Dataset
 from pipelines.errors import DataError
 from pipelines.forget.dataset import forget_in_dataset
@@ -94,6 +96,19 @@ def built(world: Path, directory: Path, warm: Path | None, **sections: dict[str,
     config = check_recipe(recipe(**sections), data)
     earlier = None if warm is None else EarlierRun.open(warm)
     return build_trainer(config, data, STAGE, directory, directory, warm=earlier)[1]
+
+
+@pytest.mark.parametrize("folder", ["runs[old]", "runs\\old"])
+def test_a_run_that_was_moved_where_tensorflow_reads_nothing_is_refused(
+    world: Path, tmp_path: Path, folder: str
+) -> None:
+    moved = tmp_path / folder / "run"
+    shutil.copytree(world / "run", moved)
+    told = re.escape(f"{moved}") + ".*: TensorFlow reads no checkpoint in a path with .*; give it another one"
+    with pytest.raises(ConfigError, match=told):
+        built(world, tmp_path / "warm", moved)
+    with pytest.raises(ConfigError, match=told):
+        load_run(moved, world / "monday")
 
 
 def values(prefix: Path) -> dict[str, np.ndarray]:
