@@ -21,7 +21,7 @@ from benchmarks.search.hnswlib_index import EF
 
 PART = 1_000  # rows
 # Links, codes for vectors, and the thoroughness (efConstruction) with which hnswlib's of as many links are fastest.
-BUILDS = {"HNSW6": 400, "HNSW7": 400, "HNSW8": 400, "HNSW12": 200, "HNSW16": 200, "HNSW8_SQ8": 400, "HNSW16_SQ8": 200}
+BUILDS = {"HNSW6": 400, "HNSW7": 400, "HNSW8": 400, "HNSW12": 200, "HNSW16": 200, "HNSW8_SQ8": 400}
 
 
 def build(name: str, vectors: NDArray[np.float32]) -> Any:

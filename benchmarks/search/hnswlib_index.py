@@ -21,7 +21,6 @@ BUILDS = {
     "M=8, ef_construction=200": {"M": 8, "ef_construction": 200},
     "M=12, ef_construction=200": {"M": 12, "ef_construction": 200},
     "M=16, ef_construction=200": {"M": 16, "ef_construction": 200},
-    "M=24, ef_construction=200": {"M": 24, "ef_construction": 200},
     SHUFFLED: {"M": 16, "ef_construction": 200},
 }
 
