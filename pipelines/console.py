@@ -79,7 +79,7 @@ def results(*, markup: bool = True) -> Console:
     Args:
         markup: reads ``[bold]`` and the like in texts, and colours numbers.
     """
-    console = Console(markup=markup, highlight=markup)
+    console = Console(markup=markup, highlight=markup, emoji=False)
     if not console.is_terminal:
         console.width = WIDE
     return console

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from pipelines.cli.options import Overwrite, State, bundle_place, example, shown_place
+from pipelines.cli.options import Overwrite, State, bundle_place, example, quoted_place
 from pipelines.console import next_step
 
 Root = Annotated[
@@ -40,7 +40,7 @@ def publish(
     if "://" not in root:
         raise typer.BadParameter(f"must be a URL, such as s3://bucket/recall, got {root!r}", param_hint="--root")
     published = command.publish(bundle, root, name, override)
-    next_step("bundles activate", Path(published), "--root", shown_place(root))
+    next_step("bundles activate", Path(published), "--root", quoted_place(root))
 
 
 @app.command("list", epilog=example("towers bundles list --root bundles"))
@@ -57,7 +57,7 @@ def activate(name: Name, root: Root, override: Override = None) -> None:
     from pipelines.bundles import activate as command
 
     active = command.activate(_place(root, override), name, override)
-    next_step("bundles list --root" if active.previous else "serve --bundle", shown_place(root))
+    next_step("bundles list --root" if active.previous else "serve --bundle", quoted_place(root))
 
 
 @app.command(epilog=example("towers bundles fold --bundle bundle --state state --out bundles/2024-06-01"))
@@ -80,7 +80,7 @@ def rollback(root: Root, override: Override = None) -> None:
     from pipelines.bundles import activate as command
 
     command.rollback(_place(root, override), override)
-    next_step("bundles list --root", shown_place(root))
+    next_step("bundles list --root", quoted_place(root))
 
 
 @app.command(epilog=example("towers bundles canary 2024-06-01 --share 0.05 --root bundles"))
@@ -106,7 +106,7 @@ def canary(
         raise typer.BadParameter("give NAME and --share, or --clear", param_hint="NAME / --share")
     else:
         command.canary(_place(root, override), name, share, override)
-    next_step("bundles list --root", shown_place(root))
+    next_step("bundles list --root", quoted_place(root))
 
 
 @app.command(epilog=example("towers bundles gate gate.toml --root bundles"))

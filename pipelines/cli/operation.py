@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipelines.cli.exit_codes import sigterm_as_ctrl_c
-from pipelines.cli.options import Overwrite, State, bundle_place, example, place, shown_place
+from pipelines.cli.options import Overwrite, State, bundle_place, example, place, quoted_place
 from pipelines.console import next_step
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
@@ -140,7 +140,7 @@ def forget(
         states = [shlex.quote(str(state))] if state else []
         places: dict[str, Sequence[str | Path]] = {
             "--state": states,
-            "--bundle": [shown_place(each) for each in at],
+            "--bundle": [quoted_place(each) for each in at],
             "--dataset": datasets,
             "--run": runs,
         }

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from pipelines.ingest import formats
-from serving.client.address import without_secrets
+from serving.client.address import shown_place
 from serving.files.database_url import state_place
 
 
@@ -28,10 +28,9 @@ def bundle_place(text: str) -> Path | str:
     return text if "://" in text else Path(text)
 
 
-def shown_place(place: Path | str) -> str:
+def quoted_place(place: Path | str) -> str:
     """A path or URL for the shell, without the password that a URL may hold."""
-    text = str(place)
-    return shlex.quote(without_secrets(text) if "://" in text else text)
+    return shlex.quote(shown_place(place))
 
 
 Recipe = Annotated[

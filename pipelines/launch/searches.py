@@ -34,8 +34,10 @@ def judge_index(recaller: Recaller, rule: IndexRule) -> Judgement:
 
 def judge_latency(recaller: Recaller, rule: LatencyRule) -> Iterator[Judgement]:
     """Milliseconds of whole answers to single queries of `_queries`, or by vectors where no user is known."""
-    queries = _queries(recaller, rule.k) or [
-        RecallQuery(vector=vector.tolist(), k=rule.k) for vector in recaller.bundle.item_vectors[:SAMPLE]
+    bundle = recaller.bundle
+    k = min(rule.k, bundle.manifest.items)
+    queries = _queries(recaller, k) or [
+        RecallQuery(vector=vector.tolist(), k=k) for vector in bundle.item_vectors[:SAMPLE]
     ]
     for query in queries[:WARM_UP]:
         recaller.recall(query)
@@ -56,7 +58,7 @@ def judge_agreement(candidate: Recaller, baseline: Recaller, rule: AgreementRule
     Raises:
         DataError: the baseline knows no users, or has no item for them.
     """
-    queries = _queries(baseline, rule.k)
+    queries = _queries(baseline, min(rule.k, baseline.bundle.manifest.items))
     both = zip(baseline.recall_many(queries), candidate.recall_many(queries), strict=True)
     shares = [len({*one.ids} & {*two.ids}) / len(one.ids) for one, two in both if one.ids]
     if not shares:

@@ -87,7 +87,7 @@ def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
     Raises:
         DataError: fewer than two, one is named twice, or one is neither a bundle nor a report.
     """
-    found = {name: tuple(map(Path, [name] if Path(name).exists() else name.split(","))) for name in names}
+    found = {name: tuple(map(Path, [name] if _exists(name) else name.split(","))) for name in names}
     paths = [path for each in found.values() for path in each]
     if len(found) < 2:
         raise DataError(f"compare: {', '.join(names) or 'nothing'}; give at least two different bundles or reports")
@@ -99,6 +99,13 @@ def paths_of(names: Sequence[str]) -> dict[str, tuple[Path, ...]]:
         if not any((path / file).is_file() for file in (report_json.REPORT, MANIFEST)):
             raise DataError(f"{path}: neither a report (no {report_json.REPORT}) nor a bundle (no {MANIFEST})")
     return found
+
+
+def _exists(name: str) -> bool:
+    try:
+        return Path(name).exists()
+    except OSError:  # several names in one may be too long for a path
+        return False
 
 
 def read_report(path: Path) -> Member:

@@ -28,12 +28,13 @@ READ, BOARD, MLFLOW = "read", "TensorBoard", "MLflow"
 KEY = "identity"  # the file by which a directory of TensorBoard files is known to be ours
 URI, EXPERIMENT = "MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME"
 IDENTITY = "towers.identity"  # a tag of MLflow's run
-# MLflow's own defaults wait minutes for a server that is down, and send usage data.
+# MLflow's own defaults wait minutes for a server that is down, send usage data, and print its URL with any password.
 MLFLOW_DEFAULTS = {
     EXPERIMENT: "towers",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 PARAMS_AT_A_TIME, METRICS_AT_A_TIME = 100, 800  # MLflow takes at most 100 and 1,000
 LONGEST_VALUE = 6_000

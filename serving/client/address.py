@@ -1,6 +1,7 @@
 """How messages show an address: without what may be secret in it."""
 
 import re
+from pathlib import Path
 
 QUERY = "?***"  # in place of an http address's query, which may hold a signature
 SCHEME = re.compile(r"(?:^|(?<=::))https?://", re.IGNORECASE)
@@ -9,6 +10,12 @@ SCHEME = re.compile(r"(?:^|(?<=::))https?://", re.IGNORECASE)
 PLACE = r"([^/?#@:]+(?::\d+)?(?:/[^?]*)?)"
 NO_USER = re.compile(rf"{PLACE}\?.+", re.DOTALL)
 USER = re.compile(rf".*?@{PLACE}(\?(?P<query>.*))?", re.DOTALL)
+
+
+def shown_place(place: Path | str) -> str:
+    """A path as it is, or a URL `without_secrets`."""
+    text = str(place)
+    return without_secrets(text) if "://" in text else text
 
 
 def without_secrets(address: str) -> str:

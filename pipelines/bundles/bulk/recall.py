@@ -26,7 +26,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
 from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.reader import Bundle
-from serving.client.address import without_secrets
+from serving.client.address import shown_place
 from serving.files.staging import staged
 from serving.recall.loading import missing_index, open_index
 from serving.recall.recaller import Recaller
@@ -151,10 +151,9 @@ def _listed(users: Path | str, bundle: Bundle) -> pl.Series:
     listed, known = read_users(users), bundle.query_ids
     strange = listed.filter(~listed.is_in(known.implode()))
     if len(strange):
-        place = without_secrets(str(users)) if "://" in str(users) else users
         counts = f"{len(strange):,} of its {amount(len(listed), 'users')}"
         ids = f"{strange[0]!r} for one" + (f" (the bundle has {known[0]!r})" if len(known) else "")
-        say(f"warning: {place}: {counts}, {ids}, are not in {bundle.path}: they get the popular items")
+        say(f"warning: {shown_place(users)}: {counts}, {ids}, are not in {bundle.path}: they get the popular items")
     return listed
 
 

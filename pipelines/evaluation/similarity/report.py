@@ -41,6 +41,7 @@ from pipelines.rankers.index_curve import curve
 from pipelines.rankers.ranker import EXACT, KNN, KNOWN, Served
 from pipelines.training.similarity.labels import HELD_OUT, TRAINING, VALIDATION, Labels, pairs_digest, read_labels
 from serving.bundle.reader import Bundle
+from serving.client.address import shown_place
 from serving.recall.loading import open_index
 from towers.config.recipe import parse_config
 from towers.evaluation.metrics import exposure
@@ -83,8 +84,9 @@ def run(
     config = parse_config(bundle.manifest.lineage["config"], f"{bundle.path}: lineage.config")
     classes = config.similarity.column
     pairs = config.similarity.pairs
+    named = None if pairs is None else shown_place(pairs)
     if pairs is not None and pairs_digest(pairs) != bundle.manifest.training.get("pairs"):
-        raise DataError(f"{pairs}: not the pairs that {bundle.path} was trained on; it has changed since")
+        raise DataError(f"{named}: not the pairs that {bundle.path} was trained on; it has changed since")
     # The items that were held out are known by their numbers alone, which `towers forget` changes.
     if bundle.manifest.lineage.get("dataset") not in (None, data.manifest.fingerprint):
         raise DataError(
@@ -116,7 +118,7 @@ def run(
             "task": "similarity",
             "protocol": PROTOCOL,
             "interval": provenance["interval"].replace("over users", "over items"),
-            "label": {"column": classes, "pairs": pairs, "classes": list(labels.classes)},
+            "label": {"column": classes, "pairs": named, "classes": list(labels.classes)},
             "counts": _counts(labels, ranked, measured),
             "baselines": {"left_out": {} if ranked.left_out is None else {KNN: ranked.left_out}},
             "ks": depths,

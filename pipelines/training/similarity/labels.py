@@ -20,6 +20,7 @@ from pipelines.errors import DataError
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.id_files import read_ids
+from serving.client.address import shown_place
 from towers.config.recipe import Config
 from towers.data.events import Int32s, Int64s
 from towers.data.item_relations import ByClass, ByPair, Relation, counts
@@ -229,4 +230,4 @@ def pairs_digest(place: Path | str) -> str:
         try:
             return digest_of(copies.local(place))
         except OSError as error:
-            raise DataError(f"{place}: cannot be read: {error.strerror}") from None
+            raise DataError(f"{shown_place(place)}: cannot be read: {error.strerror}") from None

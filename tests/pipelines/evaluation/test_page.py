@@ -64,6 +64,8 @@ def test_the_page_needs_nothing_else_and_is_small(folder: Path) -> None:
         ("i7", "<bdi>i7</bdi>"),
         ("a [1] (i7) [b, c]", "<bdi>a [1]</bdi> (<bdi>i7</bdi>) [<bdi>b, c</bdi>]"),
         ("(7)", "<bdi>(7)</bdi>"),
+        ("a [1] [b]", "<bdi>a [1]</bdi> [<bdi>b</bdi>]"),
+        (f"a{' [x]' * 2000}", f"<bdi>a{' [x]' * 1999}</bdi> [<bdi>x</bdi>]"),
         ("<b> (i7)", "<bdi>&lt;b&gt;</bdi> (<bdi>i7</bdi>)"),
     ],
 )

@@ -294,7 +294,7 @@ def test_the_verdict_is_about_the_best_of_validation(
     else:
         assert verdict["higher"]["baseline"] == highest
         assert verdict["higher"]["difference"] == figures["differences"][f"exact_minus_{highest}"]["recall@5"]
-    named = tmp_path / "a\x1b[2Jb"  # a name that would clear the screen
+    named = tmp_path / "a\x1b[2J:new:b"  # it would clear the screen, and show an emoji
     named.symlink_to(world.dataset)
     report.run(world.bundle(tmp_path / "bundle"), named, tmp_path / "report", ks=KS)
     for kind in ("html", "md"):
@@ -304,7 +304,7 @@ def test_the_verdict_is_about_the_best_of_validation(
     shown = capsys.readouterr().out.splitlines()
     assert shown[0] == verdict["text"]
     assert verdict["difference"]["value"] < 0
-    assert shown[1].startswith(f"towers tune --dataset '{tmp_path}/a\\x1b[2Jb' ")
+    assert shown[1].startswith(f"towers tune --dataset '{tmp_path}/a\\x1b[2J:new:b' ")
     assert "definitions: docs/evaluation/report.md" in shown
     assert f"cold: {figures['slices']['cold']['users']} users, " in "\n".join(shown)
 

@@ -21,6 +21,7 @@ from pipelines.ingest import prepare
 from pipelines.launch import compare
 from pipelines.launch.conclusion import BETTER, NOT_SHOWN, SEEDS, WORSE, contrary, sentence
 from pipelines.launch.page import compare_page
+from pipelines.launch.sides import paths_of
 from serving.bundle.manifest import PriorInfo, read_manifest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
@@ -318,6 +319,16 @@ def test_another_metric_that_differs_otherwise_is_named(conclusion: str, named: 
     comparison = {"metrics": metrics, "conclusion": conclusion}
     content = {"baseline": "a", "primary": "recall@5", "tests": 3, "comparisons": {"b": comparison}}
     assert [re.split(" in | by ", note)[1] for note in contrary(content)] == named
+
+
+def test_many_long_names_joined_by_commas_are_several_paths(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    sides = [[f"{side}-of-a-recipe-with-a-long-name-{seed}" for seed in range(8)] for side in "ab"]
+    for name in (name for side in sides for name in side):
+        (tmp_path / name).symlink_to(folder / "a")
+    assert [*paths_of([",".join(side) for side in sides]).values()] == [tuple(map(Path, side)) for side in sides]
 
 
 def test_one_training_is_no_second_seed(folder: Path, tmp_path: Path) -> None:

@@ -498,11 +498,17 @@ def towers(monkeypatch: pytest.MonkeyPatch, *words: object) -> int:
 
 @pytest.mark.long
 def test_mlflow_holds_each_output_once(
-    server: Server, report: Path, blessing: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: Server,
+    report: Path,
+    blessing: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     dataset, run = report.parent / "dataset", tmp_path / "run"
     given = ["--dataset", dataset, "--config", GOLDEN / "run" / "config.toml", "--out", run, "--track", "mlflow"]
     assert towers(monkeypatch, "train", *given, "--set", "train.epochs=2", "--set", "data.refit=false") == 0
+    assert server.url not in capsys.readouterr().out  # it may hold a password
     (kept,) = server.runs("run")
     assert kept["info"]["status"] == "FINISHED"
     record = of_run(run)

@@ -21,9 +21,10 @@ from pipelines.evaluation import report
 from pipelines.evaluation.findings import checks, look
 from pipelines.evaluation.protocol.options import Protocol
 from pipelines.forget.dataset import forget_in_dataset
+from pipelines.ingest.formats.copies import Copies
 from pipelines.launch.records.outputs import of_report
 from serving.bundle.digest import bundle_digest
-from serving.bundle.manifest import IndexInfo, read_manifest, write_manifest
+from serving.bundle.manifest import MANIFEST, IndexInfo, read_manifest, write_manifest
 from serving.bundle.reader import Bundle
 from tests.support import browser
 from tests.support.worlds import alike
@@ -230,6 +231,30 @@ def test_pairs_have_recall_and_show_their_partners(
         expected = {(item + 3) % ITEMS, (item - 3) % ITEMS} - {7}
         assert {int(other) for _, other in partners} == expected
         assert all(bool(mark) == (int(other) in others[item][:5]) for mark, other in partners)
+
+
+def test_the_secrets_of_an_address_of_pairs_are_in_no_output(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"i{item}" for item in range(ITEMS)]
+    pl.DataFrame({"item_a": names, "item_b": names[3:] + names[:3]}).write_csv(tmp_path / "pairs.csv")
+    address = "https://ann:s3cret@files.invalid/pairs.csv?X-Amz-Signature=s1gned"
+    bundle = alike.write_bundle(world / "dataset", "addressed", noise=0.1, pairs=tmp_path / "pairs.csv")
+    manifest = read_manifest(bundle)
+    manifest.lineage["config"]["similarity"]["pairs"] = address
+    write_manifest(manifest, bundle / MANIFEST)
+    local = Copies.local
+    monkeypatch.setattr(
+        Copies, "local", lambda self, place: local(self, tmp_path / "pairs.csv" if str(place) == address else place)
+    )
+    report.run(bundle, world / "dataset", tmp_path / "report", ks=[5], maps=[])
+    for file in tmp_path.glob("report/report.*"):
+        text = file.read_text()
+        assert "s3cret" not in text and "s1gned" not in text
+        assert "https://***@files.invalid/pairs.csv?***" in text or file.suffix == ".html"
+    (tmp_path / "pairs.csv").write_text("item_a,item_b\ni1,i2\n")
+    with pytest.raises(DataError, match=r"^https://\*\*\*@files\.invalid/pairs\.csv\?\*\*\*: not the pairs that"):
+        report.run(bundle, world / "dataset", tmp_path / "again", ks=[5], maps=[])
 
 
 @pytest.mark.parametrize(
