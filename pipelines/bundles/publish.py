@@ -59,6 +59,8 @@ def publish(bundle: Path, url: str, name: str | None = None, override: str | Non
         phases(PUBLISH, VERIFY, PROBE, UPLOAD)
         (opened,) = verify(bundle)
         manifest, content = opened.manifest, (bundle / MANIFEST).read_bytes()
+        if read_manifest(bundle) != manifest:  # of an index, too: the files to upload are those of the manifest
+            raise BundleError(f"{bundle}: another command changed it meanwhile; give the command again")
         probed(bundle)
         write_down()
         try:

@@ -28,6 +28,7 @@ from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.prior import weighs
 from serving.bundle.reader import Bundle
 from serving.bundle.writer import READ_BACK, WRITE, replace_prior
+from serving.client.address import shown_place
 from serving.files.staging import refuse_existing, staged
 from serving.recall.self_test import LEAST_RECALL
 from towers.config.recipe import parse_config
@@ -99,15 +100,17 @@ def _made(
     narrow(table, config.model_copy(update={"min_user_events": 1, "min_item_events": 1}))
     time, unit = (table.time, table.time_unit) if table.time_unit in TICKS_PER_S else (None, None)
     if given.days is not None and time is None:
-        raise DataError(f"{path}: the events have no times; this prior counts those of the last {given.days} days")
+        raise DataError(
+            f"{shown_place(path)}: the events have no times; this prior counts those of the last {given.days} days"
+        )
     if time is not None and unit is not None:
         _check_times(path, bundle, int(time.min()) // TICKS_PER_S[unit], int(time.max()) // TICKS_PER_S[unit])
     row = np.array([*map(bundle.item_rows.find, table.item_ids.to_list())], np.int64)[table.item]
     known = row >= 0 if table.weight is None else (row >= 0) & (table.weight > 0)
     if not known.any():
         forms = f": {table.item_ids[0]!r} here, {bundle.item_ids[0]!r} there; write the ids as in training"
-        shown = " and has a weight" if (row >= 0).any() else forms
-        raise DataError(f"{path}: none of its {len(table):,} events is of an item of {bundle.path}{shown}")
+        why = " and has a weight" if (row >= 0).any() else forms
+        raise DataError(f"{shown_place(path)}: none of its {len(table):,} events is of an item of {bundle.path}{why}")
     times = None if time is None else time[known]
     # In file order, which does not matter for counting.
     part = Events(table.user[known], row[known].astype(np.int32), np.array([0, np.count_nonzero(known)]), times)
@@ -122,10 +125,10 @@ def _made(
 
 def _check_times(path: Path | str, bundle: Bundle, first: int, last: int) -> None:
     """Refuses events that end before those of the prior, in seconds; warns of those that may not fill its window."""
-    old = bundle.manifest.prior
+    old, shown = bundle.manifest.prior, shown_place(path)
     assert old is not None
     if old.until is not None and last < old.until:
         end, counted = (datetime.fromtimestamp(seconds, UTC) for seconds in (last, old.until))
-        raise DataError(f"{path}: ends at {end}, before the events of {bundle.path}, {counted}; give newer events")
+        raise DataError(f"{shown}: ends at {end}, before the events of {bundle.path}, {counted}; give newer events")
     if old.days is not None and (days := (last - first) / DAY_S) < old.days:
-        say(f"warning: {path}: its events are of {days:.1f} days, and the prior counts those of the last {old.days}")
+        say(f"warning: {shown}: its events are of {days:.1f} days, and the prior counts those of the last {old.days}")

@@ -77,7 +77,9 @@ def run(
         raise DataError("give one file of features: --users or --items")
     part = None if shard is None else Shard.parse(shard)
     if part is None:
-        refuse_taken(out, overwrite=overwrite, inputs=[users, items])
+        refuse_taken(out, overwrite=overwrite, inputs=[users, items, *bundle.glob("*.parquet")])
+    else:
+        part.refuse(out)
     phases("embed", VERIFY, READ, ENCODE, WRITE)
     (opened,) = verify(bundle)
     rows_of, column = ("users", "user_id") if of_users else ("items", "item_id")

@@ -101,9 +101,11 @@ class FeatureFile:
             [rows, D].
 
         Raises:
-            DataError: names the row and the column at fault.
+            DataError: names the row and the column at fault; or another file lies here since `ids` were read.
         """
         frame = self._take(rows)
+        if not frame[self.column].cast(pl.String).equals(self.ids[rows.start : rows.stop]):
+            raise DataError(f"{self.path}: changed while it was read; give the command again")
         requests = self._requests(frame)
         try:
             return encode(requests)

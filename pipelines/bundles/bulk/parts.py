@@ -191,6 +191,17 @@ class Shard:
         """The file of this part."""
         return folder / f"part-{self.number:05d}-of-{self.of:05d}.parquet"
 
+    def refuse(self, folder: Path) -> None:
+        """Refuses a folder in which this part cannot be written.
+
+        Raises:
+            DataError: it is a file.
+            OSError: it is a URL, or not writable.
+        """
+        if folder.exists() and not folder.is_dir():
+            raise DataError(f"{folder}: with --shard, --out names a folder for the files of all shards; this is a file")
+        refuse_existing(self.file(folder), overwrite=True)
+
     def join(self, folder: Path, job: str) -> Path:
         """Makes or enters the folder that the parts of one job share, and returns the file of this part.
 
@@ -203,9 +214,9 @@ class Shard:
 
         Raises:
             DataError: `folder` is a file, or holds parts of another N, parts of another job, or other files.
+            OSError: see `refuse`.
         """
-        if folder.exists() and not folder.is_dir():
-            raise DataError(f"{folder}: with --shard, --out names a folder for the files of all shards; this is a file")
+        self.refuse(folder)
         folder.mkdir(parents=True, exist_ok=True)
         plan = folder / f"_shards-{self.of:05d}_{job}"
         self._refuse_others(folder, plan)

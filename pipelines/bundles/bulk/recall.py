@@ -73,7 +73,9 @@ def run(
         raise DataError(f"--k must be at least 1, got {k}")
     part = None if shard is None else Shard.parse(shard)
     if part is None:
-        refuse_taken(out, overwrite=overwrite, inputs=[users])
+        refuse_taken(out, overwrite=overwrite, inputs=[users, *bundle.glob("*.parquet")])
+    else:
+        part.refuse(out)
     phases("recall", VERIFY, SEARCH, WRITE)
     return write_all(open_searcher(bundle), k, out, users=users, shard=part, overwrite=overwrite)
 
@@ -110,8 +112,10 @@ def write_all(
     overwrite: bool = False,
 ) -> int:
     """Does the work of `run` with a bundle that is already open."""
-    bundle = recaller.bundle
+    bundle, read_before = recaller.bundle, "query_ids" in vars(recaller.bundle)
     user_ids = bundle.query_ids if users is None else _listed(users, bundle)
+    if not read_before:  # they may be those of another bundle
+        refuse_changed(bundle)
     most = min(k, bundle.manifest.items)  # a longer list costs memory and time, and holds no more
     block = block_of(most)
     job = job_of("recall", bundle.manifest, users=digest_of_rows(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")

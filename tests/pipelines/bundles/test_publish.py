@@ -10,6 +10,7 @@ import pytest
 
 from pipelines import console
 from pipelines.bundles import activate as choice
+from pipelines.bundles import build_index
 from pipelines.bundles import publish as command
 from pipelines.bundles.requirement import LOG
 from pipelines.cli import app
@@ -122,6 +123,26 @@ def test_only_a_whole_bundle_is_published(system: Any, bundles: Path, tmp_path: 
     with pytest.raises(BundleError, match="'a/b' cannot name a bundle"):
         command.publish(bundles / "v1", URL, "a/b")
     assert not system.exists("/shop/recall")
+
+
+def test_a_bundle_that_gets_an_index_meanwhile_is_not_published(
+    system: Any, bundles: Path, tmp_path: Path, without_probes: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its new manifest names files that were not there when it was checked."""
+    shutil.copytree(bundles / "v1", tmp_path / "v1")
+
+    def indexed(path: Path) -> tuple[Bundle, ...]:
+        opened = Bundle.open(path)
+        build_index.run(path, target_recall=0.5, kind="scann")
+        return (opened,)
+
+    monkeypatch.setattr(command, "verify", indexed)
+    with pytest.raises(BundleError, match="v1: another command changed it meanwhile; give the command again"):
+        command.publish(tmp_path / "v1", URL)
+    assert not system.exists("/shop/recall")
+    monkeypatch.undo()
+    monkeypatch.setattr(command, "probed", lambda bundle: None)
+    assert command.publish(tmp_path / "v1", URL) == "v1"
 
 
 def test_the_manifest_is_the_last_object(

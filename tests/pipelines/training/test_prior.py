@@ -19,6 +19,7 @@ from pipelines.dataset.popularity import DAY_S
 from pipelines.errors import DataError
 from pipelines.evaluation import report
 from pipelines.ingest import prepare
+from pipelines.ingest.formats.copies import Copies
 from pipelines.rankers.ranker import Served
 from pipelines.training import train
 from pipelines.training.check import check_recipe
@@ -546,13 +547,21 @@ def test_a_prior_without_weights_answers_unknown_users_alone(
         save_array(tmp_path / "renewed", "query_vectors.npy", vectors)
 
 
-def test_events_that_end_before_those_of_the_prior_are_refused(world: Path, tmp_path: Path) -> None:
+def test_events_that_end_before_those_of_the_prior_are_refused(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     prior = Bundle.open(world / "bundle").manifest.prior
     assert prior is not None and prior.until is not None
     older = pl.read_parquet(world / "events.parquet").filter(pl.col("timestamp") < prior.until - DAY_S)
     older.write_csv(tmp_path / "older.csv")
     with pytest.raises(DataError, match=r"older\.csv: ends at .*, before the events of .*bundle.*; give newer"):
         renew.run(world / "bundle", tmp_path / "older.csv", tmp_path / "renewed")
+    address, local = "https://me:s3cret@files.invalid/older.csv?sig=s1gned", Copies.local
+    monkeypatch.setattr(
+        Copies, "local", lambda self, place: local(self, tmp_path / "older.csv" if str(place) == address else place)
+    )
+    with pytest.raises(DataError, match=r"^https://\*\*\*@files\.invalid/older\.csv\?\*\*\*: ends at"):
+        renew.run(world / "bundle", address, tmp_path / "renewed")
 
 
 def test_an_event_later_than_now_is_warned_of(world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

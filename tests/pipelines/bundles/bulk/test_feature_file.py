@@ -70,6 +70,22 @@ def write(path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "csv"])
+def test_a_file_that_is_exchanged_after_its_ids_were_read_is_refused(
+    tmp_path: Path, copies: Copies, suffix: str
+) -> None:
+    """Otherwise a row's vector would lie beside the id of another row."""
+    path = write(tmp_path / f"users.{suffix}")
+    file = FeatureFile(path, "user_id", SPECS, copies, TrainedColumns())
+    assert file.ids.to_list() == ["007", "u2", "u3"]
+    frame = pl.read_parquet(path) if suffix == "parquet" else pl.read_csv(path, infer_schema=False)
+    other = tmp_path / f"new.{suffix}"
+    _ = frame.reverse().write_parquet(other) if suffix == "parquet" else frame.reverse().write_csv(other)
+    other.replace(path)
+    with pytest.raises(DataError, match=rf"users\.{suffix}: changed while it was read; give the command again"):
+        requests(file, range(2))
+
+
 @pytest.mark.parametrize("suffix", ["parquet", "jsonl", "csv", "tsv"])
 def test_every_kind_of_input_from_every_kind_of_file(tmp_path: Path, copies: Copies, suffix: str) -> None:
     file = FeatureFile(write(tmp_path / f"users.{suffix}"), "user_id", SPECS, copies, TrainedColumns())

@@ -332,6 +332,20 @@ def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path)
     check(out, ALL, 3)
     with pytest.raises(DataError, match=r"--out .*out\.csv: it is written as Parquet; name it .*out\.parquet"):
         command.run(bundle, 3, tmp_path / "out.csv")
+    with pytest.raises(OutputExistsError, match=r"item_ids\.parquet is what this command reads; name another --out"):
+        command.run(bundle, 3, bundle / "item_ids.parquet", overwrite=True)
+    Bundle.open(bundle)
+
+
+def test_a_folder_of_shards_that_cannot_be_made_is_refused_before_any_work(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(command, "open_searcher", lambda path: pytest.fail("it was opened"))
+    before = {*tmp_path.iterdir()}
+    with pytest.raises(OSError, match="cannot be written: must be a path on this machine: 's3://…'"):
+        command.run(bundle, 3, Path("s3://bucket/recalled"), shard="1/8")
+    assert {*tmp_path.iterdir()} == before
 
 
 def test_a_bundle_of_similar_items_recalls_nothing_for_users(tmp_path: Path) -> None:
