@@ -122,7 +122,7 @@ def index(result: Result) -> Rows:
     }
     theirs = ", ".join(f"{name} {best[name]:,.0f} / {batch[name]:,.0f}" for name in best)
     most = {each["library"]: each["recall"] for each in sorted(result["swept"], key=lambda each: each["recall"])}
-    fewer = [f"{name} found at most {recall:.2f}, why is open" for name, recall in most.items() if name not in best]
+    fewer = [f"{name} found at most {recall:.2f}" for name, recall in most.items() if name not in best]
     notes = "; ".join(["faiss: inverted files", *fewer])
     return [
         (

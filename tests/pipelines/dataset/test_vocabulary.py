@@ -79,3 +79,8 @@ def test_features_of_an_earlier_release_keep_its_words(tmp_path: Path) -> None:
 
 def test_words_of_titles_are_those_that_the_towers_look_up() -> None:
     assert sorted(_values([pl.Series(TITLES)], "text", 99)) == sorted(WORDS)
+
+
+def test_a_value_that_would_take_two_lines_of_the_file_has_no_row() -> None:
+    column = pl.Series(["a", "a", "b\nc", "b\nc", "d\r", "e"])
+    assert _values([column], "categorical", 10).to_list() == ["a", "e"]

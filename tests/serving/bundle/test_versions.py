@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from serving.bundle.active import Active, Canary
 from serving.bundle.versions import LOCK, Versions, bundle_root
 from serving.errors import BundleError
-from tests.support.worlds.serving import write_world
+from tests.support.worlds.serving import write_versions, write_world
 
 NAMES = ("a", "b", "v 3", "größe")
 
@@ -353,3 +353,14 @@ def test_a_path_is_a_bundle_or_a_root_of_bundles_or_neither(tmp_path: Path, mani
     for act in (bundle_root, lambda path: Versions(path).list(), lambda path: Versions(path).clear_canary()):
         with pytest.raises(BundleError, match=r"nowhere: .*no such directory"):
             act(tmp_path / "nowhere")
+
+
+def test_a_rollback_to_a_damaged_bundle_changes_nothing(tmp_path: Path) -> None:
+    write_versions(tmp_path, "a", "b")
+    versions = Versions(tmp_path)
+    versions.activate("a")
+    versions.activate("b")
+    (tmp_path / "a" / "manifest.json").write_text("{")
+    with pytest.raises(BundleError, match="not valid JSON"):
+        versions.rollback()
+    assert versions.read().active == "b"

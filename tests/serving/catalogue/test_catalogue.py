@@ -66,7 +66,8 @@ def world() -> dict[str, dict[str, Any]]:
 
 
 # Vectors from a small grid of which no two items of the bundle, and no two puts, have one: no ties to break.
-ids = st.sampled_from([f"i{row}" for row in range(0, ITEMS, 4)] + [f"new{n}" for n in range(8)])
+# Some of them the users have seen.
+ids = st.sampled_from([f"i{row}" for row in (*range(0, ITEMS, 4), 1, 2, 5, 6)] + [f"new{n}" for n in range(8)])
 puts = st.tuples(ids, st.integers(1, 10**6), st.integers(1985, 2015) | st.none(), st.sampled_from(GENRES))
 changes = st.lists(puts | st.tuples(ids) | st.tuples(ids, st.none()), max_size=12)  # puts, deleted, undone
 filters = st.sampled_from(
@@ -256,3 +257,11 @@ def test_what_does_not_fit_names_its_field(bundle: Bundle, query: RecallQuery, f
     with pytest.raises(RequestError) as raised:
         Recaller(bundle, ExactIndex(bundle.item_vectors), ArithmeticEncoder()).recall(query)
     assert raised.value.field == field and raised.value.message.startswith(field)
+
+
+def test_popular_items_pass_a_filter_by_their_live_columns(bundle: Bundle) -> None:
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors))
+    recaller.catalogue.live.apply([Change("i4", vector_of(1), {"year": 2040})])
+    late = RecallQuery(k=ITEMS, wanted=Wanted(filter=Comparison(column="year", op="gte", value=2030)))
+    answer = recaller.recall(late)
+    assert (answer.source, answer.ids, answer.scores.tolist()) == ("popular", ["i4"], [10.0 * (ITEMS - 4)])

@@ -18,7 +18,8 @@ from serving.errors import BundleError
 from serving.recall.loading import open_index
 from serving.recall.query import RecallQuery
 from serving.recall.recaller import Recaller
-from tests.support.worlds.serving import ITEMS, item_vectors, save_towers, write_world
+from serving.search.exact import ExactIndex
+from tests.support.worlds.serving import ITEMS, USERS, item_vectors, save_towers, write_world
 
 MEAN, WEIGHT = 2.0, 0.5
 PRIOR = PriorInfo(now=0.4, past=0.2, mean_count=MEAN, event_weight=WEIGHT, new_item=(-1.5, -2.25))
@@ -85,6 +86,34 @@ def test_one_taking_does_not_make_a_new_item_less_than_new(live: tuple[Recaller,
     changes.add_events([UserEvent("e", "s", "new", 1)])
     assert math.log(WEIGHT / MEAN + 0.1) > -1.5
     assert scores(recaller, 1)["new"] > before
+
+
+def test_after_a_forget_a_new_item_has_the_prior_that_it_had_before_the_users_events(
+    live: tuple[Recaller, CatalogueUpdates],
+) -> None:
+    recaller, changes = live
+    changes.put(recaller.catalogue, [("new", {"group": "g1", "place": 0.5}, {})])
+    before = scores(recaller, 1)["new"]
+    changes.add_events([UserEvent(f"e{n}", "u", "new", n) for n in range(8)])
+    assert scores(recaller, 1)["new"] > before
+    changes.journal.forget("u")
+    changes.refresh()
+    assert scores(recaller, 1)["new"] == before
+
+
+def test_repeats_count_in_the_length_of_a_history_alone_and_in_a_batch(tmp_path: Path) -> None:
+    write_world(
+        tmp_path / "bundle",
+        prior=PRIOR.model_copy(update={"length": 0.5}),
+        item_prior=SHARES,
+        popular_counts=COUNTS.astype(float),
+        seen_offsets=np.arange(USERS + 1) * 4,
+        seen_items=np.ravel([[1, 1, 5, 1]] * USERS),
+    )
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller, query = Recaller(bundle, ExactIndex(bundle.recall_vectors)), RecallQuery(user_id="u1", k=5)
+    alone = recaller.recall(query).scores.tolist()
+    assert [each.scores.tolist() for each in recaller.recall_many([query] * 16)] == [alone] * 16
 
 
 def test_a_fold_moves_the_prior_by_the_events_since(live: tuple[Recaller, CatalogueUpdates], tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
 """The journal in an SQLite file: its processes, its disk, the files of earlier releases."""
 
+import os
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -265,3 +267,27 @@ def test_a_change_is_refused_once_the_file_was_removed_or_replaced(other: bool, 
     with pytest.raises(JournalError, match=REPLACED):
         journal.add_events([UserEvent("e", "u", "i", 1)])
     assert [each.item_id for each in journal.items_since(0)] == ["a"]
+
+
+def test_while_somebody_reads_the_log_it_still_holds_the_user_and_says_so(journal: SqliteJournal) -> None:
+    journal.add_events([UserEvent("e", "u", "i", 1)])
+    journal._writer.execute("PRAGMA busy_timeout = 0")
+    with closing(sqlite3.connect(journal.path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM events").fetchall()
+        with pytest.raises(JournalError, match="forget once more"):
+            journal.forget("u")
+    assert journal.forget("u") == {"events": 0, "impressions": 0}
+
+
+def test_a_new_journal_is_in_its_directory_after_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed: list[Path] = []
+    fsync = os.fsync
+
+    def note(handle: int) -> None:
+        flushed.append(Path(f"/proc/self/fd/{handle}").readlink())
+        fsync(handle)
+
+    monkeypatch.setattr(os, "fsync", note)
+    SqliteJournal.open(tmp_path / "state").close()
+    assert flushed == [tmp_path / "state", tmp_path]

@@ -308,6 +308,20 @@ def test_a_file_is_replaced_only_by_its_own_kind_and_never_if_it_is_read(tmp_pat
         refuse_existing(out, overwrite=True, starts=b"KIND", inputs=[str(tmp_path / "link")])
 
 
+def test_what_another_users_process_writes_is_not_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = staging.sibling(tmp_path / "out", "partial")
+    other = own.with_name(own.name.replace(f".{os.getpid()}.", ".1."))
+    other.mkdir()
+
+    def refused(process: int, signal: int) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "kill", refused)
+    with staged(tmp_path / "out") as half:
+        half.write_text("x")
+    assert other.is_dir()
+
+
 @pytest.mark.parametrize("url", ["s3://bucket/out", "postgresql://u:secret@host/db", "gs:/bucket"])
 def test_an_output_in_a_store_is_refused_and_no_folder_has_its_name(
     tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -69,6 +69,18 @@ def test_types_that_training_left_out_count_for_nothing(tmp_path: Path, how: str
     assert recaller.planner.user_id(named, named.features) == "u6"
 
 
+def test_a_user_whom_features_name_and_only_live_events_know_has_a_history(tmp_path: Path) -> None:
+    write_world(tmp_path / "world")
+    bundle, users = Bundle.open(tmp_path / "world"), UserEvents()
+    users.apply([("stranger", Taken(1, 1, "i7", "event"))])
+    recaller = Recaller(bundle, ExactIndex(bundle.recall_vectors), ArithmeticEncoder(), users)
+    id_feature = bundle.manifest.query_feature("id")
+    assert id_feature is not None
+    named = recaller.recall(RecallQuery(features={id_feature.name: "stranger"}, k=2))
+    beside = recaller.recall(RecallQuery(user_id="stranger", k=2))
+    assert named.source == beside.source == "history" and named.ids == beside.ids
+
+
 def test_a_known_user_adds_each_live_item_once(recallers: dict[str, Recaller]) -> None:
     recaller, stored = recallers["first"], seen_rows(5)
     fresh = next(f"i{row}" for row in range(20) if row not in stored)

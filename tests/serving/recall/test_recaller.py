@@ -380,3 +380,15 @@ def test_a_vector_that_overflows_is_one_of_which_nothing_is_known(
     given = np.array([[np.nan, *[1] * 7], [1] * 8, [np.inf] * 8], np.float32)
     monkeypatch.setattr(encoder, "_raw", lambda requests: given)
     np.testing.assert_array_equal(encoder.encode([{}] * 3), [[0] * 8, [1] * 8, [0] * 8])
+
+
+def test_an_item_of_which_training_learnt_nothing_takes_no_part_in_the_mean_of_others(tmp_path: Path) -> None:
+    vectors = item_vectors()
+    vectors[3] = 0
+    write_world(tmp_path / "bundle", item_vectors=vectors)
+    bundle = Bundle.open(tmp_path / "bundle")
+    recaller = Recaller(bundle, ExactIndex(bundle.item_vectors))
+    one = recaller.recall(RecallQuery(similar_to=["i5"], exclude=["i3"], k=3))
+    both = recaller.recall(RecallQuery(similar_to=["i3", "i5"], k=3))
+    assert (both.source, both.ids) == ("similar", one.ids)
+    assert recaller.recall(RecallQuery(similar_to=["i3"], k=3)).source == "popular"

@@ -2,12 +2,14 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from towers.evaluation import metrics
+from towers.evaluation import metrics, validation
 from towers.evaluation.climb import beyond_chance, climb
 from towers.evaluation.validation import EXTRA, Ranking, Validation
 from towers.model.prior import Prior, Shares, deviation
@@ -203,3 +205,20 @@ def test_it_ends_where_it_would_if_every_place_were_ranked() -> None:
     every = alone(lambda exponent: float(np.nanmean(by_formula(asked, exponent, prior))), 1.0)
     assert best == every[0] < 1.0
     assert value == pytest.approx(every[1])
+
+
+@pytest.mark.parametrize(("with_prior", "kept", "norm"), [(2.0, Prior(1.0, 0.2), 0.5), (-2.0, Prior(0.0, 0.0), 1.0)])
+def test_a_prior_that_ranks_worse_than_none_is_not_served(
+    with_prior: float, kept: Prior, norm: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, assigned = ranking(40), list[object]()
+    monkeypatch.setattr(Ranking, "of", lambda *_: asked)
+    monkeypatch.setattr(Ranking, "fit", lambda *_: (Prior(1.0, 0.2), 0.5))
+    monkeypatch.setattr(Ranking, "climbed", lambda *_: (Prior(1.0, 0.2), with_prior))
+    monkeypatch.setattr(validation, "prior_of", lambda _: None)
+    monkeypatch.setattr(validation, "assign_prior", lambda _, prior: assigned.append(prior))
+    exponent = SimpleNamespace(numpy=lambda: 1.0, assign=assigned.append)
+    settings = SimpleNamespace(prior="validation", norm_exponent=1.0)
+    towers: Any = SimpleNamespace(candidate_tower=SimpleNamespace(norm_exponent=exponent), settings=settings)
+    asked.held.measure(towers)
+    assert assigned == [kept, norm]
