@@ -6,6 +6,7 @@ deadline over all its tries. Lost requests are retried: every call of the servic
 
 import asyncio
 import os
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar, Unpack
@@ -14,38 +15,25 @@ import httpx
 from anyio import CancelScope
 
 from serving.client import calls as calls
-from serving.client.calls import (
-    Diversity,
-    EmbedAnswer,
-    EmbedQuery,
-    Event,
-    Impression,
-    Item,
-    RecallAnswer,
-    RecallQuery,
-    ServiceError,
-)
+from serving.client.calls import Diversity as Diversity
+from serving.client.calls import EmbedAnswer as EmbedAnswer
+from serving.client.calls import EmbedQuery as EmbedQuery
+from serving.client.calls import Event as Event
+from serving.client.calls import Impression as Impression
+from serving.client.calls import Item as Item
+from serving.client.calls import RecallAnswer as RecallAnswer
+from serving.client.calls import RecallQuery as RecallQuery
+from serving.client.calls import ServiceError as ServiceError
 from serving.client.retries import TRY_AGAIN, Answer, Service, Trial, not_ready
-
-__all__ = [
-    "AsyncClient",
-    "Client",
-    "Diversity",
-    "EmbedAnswer",
-    "EmbedQuery",
-    "Event",
-    "Impression",
-    "Item",
-    "RecallAnswer",
-    "RecallQuery",
-    "ServiceError",
-]
 
 DEADLINE_S = 10.0
 TRIES = 5
-# httpx looks through all connections with each call, so more of them cost more than they save. An idle one is closed
-# before the other side does it: load balancers after a minute or so, the service and nginx a little later.
-LIMITS = httpx.Limits(max_connections=100, max_keepalive_connections=20, keepalive_expiry=55)
+# httpx looks through all connections with each call, so more of them cost more than they save. They are counted here:
+# in httpcore's queue a call whose time is up as it gets a connection leaves that there for good, counted and unused.
+MOST_CALLS = 100
+# An idle connection is closed before the other side does it: load balancers after a minute or so, the service and nginx
+# a little later.
+LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=55)
 
 T = TypeVar("T")
 
@@ -68,7 +56,7 @@ class Client:
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
     ) -> None:
         self._service = Service(url, deadline_s, tries, api_key)
-        self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
+        self._connect()
 
     def recall(self, user_id: str | None = None, **options: Unpack[calls.RecallOptions]) -> RecallAnswer:
         """The k best items for a user, features, a history, a vector, or a combination of them."""
@@ -132,6 +120,10 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def _connect(self) -> None:
+        self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
+        self._places = threading.BoundedSemaphore(MOST_CALLS)
+
     def _send(self, call: calls.Call[T]) -> T:
         trial = Trial(self._service, call)
         while True:
@@ -143,7 +135,10 @@ class Client:
     def _once(self, trial: Trial[Any]) -> Answer | httpx.RequestError:
         if self._process != os.getpid():
             # On the connections of its parent a child of fork would read the answers to others' requests.
-            self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
+            self._connect()
+        places = self._places
+        if not places.acquire(timeout=max(0.0, trial.left_s())):
+            return httpx.PoolTimeout("as many calls as are sent at once were under way")
         try:
             with self._http.stream(**trial.request()) as response:
                 content = bytearray()
@@ -153,6 +148,8 @@ class Client:
                 return Answer.of(response, bytes(content))
         except httpx.RequestError as error:
             return error
+        finally:
+            places.release()
 
 
 class AsyncClient:
@@ -162,7 +159,7 @@ class AsyncClient:
         self, url: str, *, deadline_s: float = DEADLINE_S, tries: int = TRIES, api_key: str | None = None
     ) -> None:
         self._service = Service(url, deadline_s, tries, api_key)
-        self._http = httpx.AsyncClient(limits=LIMITS)
+        self._http, self._places = httpx.AsyncClient(limits=LIMITS), asyncio.Semaphore(MOST_CALLS)
 
     async def recall(self, user_id: str | None = None, **options: Unpack[calls.RecallOptions]) -> RecallAnswer:
         """As `Client.recall`."""
@@ -241,9 +238,10 @@ class AsyncClient:
 
     async def _ask(self, trial: Trial[Any], scope: CancelScope) -> Answer | httpx.RequestError:
         with scope:
+            # Without timers of the waits: those would start anew with each piece of a head.
+            request = trial.request() | {"extensions": {"timeout": {}}}
             try:
-                # Without timers of the waits: those would start anew with each piece of a head.
-                async with self._http.stream(**trial.request() | {"extensions": {"timeout": {}}}) as response:
+                async with self._places, self._http.stream(**request) as response:
                     return Answer.of(response, await response.aread())
             except httpx.RequestError as error:
                 return error

@@ -27,6 +27,7 @@ LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
 KEY = re.compile(r"[!-~]+")
 BAD_ANSWER = "bad_answer"  # a success that cannot be read
 MOST_PORT = 65_535
+LONGEST_CALL_S = 1e9  # about 30 years: a socket and a lock take no much longer wait
 LEAST_WAIT_S = 0.001  # a socket takes 0 as "do not wait", and fails with an error other than a timeout
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ class Trial(Generic[T]):
 
     def __init__(self, service: Service, call: Call[T]) -> None:
         self._service, self._call = service, call
-        self._until = time.monotonic() + service.deadline_s
+        self._until = time.monotonic() + min(service.deadline_s, LONGEST_CALL_S)
         self._sent, self._tries = 0, 1 if call.once else service.tries
         # No NaN, which is not JSON.
         body = None if call.body is None else json.dumps(call.body, ensure_ascii=False, allow_nan=False).encode()

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -426,6 +427,51 @@ def test_a_call_cancelled_while_its_connection_is_put_back_leaves_no_place_taken
     log.addHandler(AtTheEnd())
     asyncio.run(cancelled())
     assert not calls, "cancelled there"
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_calls_whose_time_is_up_together_take_no_place_of_later_ones(told: Told, blocking: bool) -> None:
+    stalls = threading.Event()
+
+    def stall(handler: BaseHTTPRequestHandler) -> None:
+        stalls.wait(30)
+
+    def failed(came: list[RecallAnswer | BaseException]) -> set[str | None]:
+        return {each.code if isinstance(each, ServiceError) else repr(each) for each in came}
+
+    def once(client: Client) -> RecallAnswer | BaseException:
+        try:
+            return client.recall("u1")
+        except ServiceError as error:
+            return error
+
+    def synchronous() -> None:
+        with Client(told.url, deadline_s=0.5) as client, ThreadPoolExecutor(160) as pool:
+            for _ in range(3):
+                assert failed([*pool.map(once, [client] * 160)]) == {"deadline"}
+            told.replies = [reply(200, RECALLED)]
+            for _ in range(100):
+                assert once(client) == ANSWER
+
+    async def asynchronous() -> None:
+        async with AsyncClient(told.url, deadline_s=1) as client:
+            for _ in range(2):
+                stalled = await asyncio.gather(*[client.recall("u1") for _ in range(250)], return_exceptions=True)
+                assert failed(stalled) == {"deadline"}
+            told.replies = [reply(200, RECALLED)]
+            assert await client.recall("u1") == ANSWER
+
+    told.replies = [stall]
+    try:
+        synchronous() if blocking else asyncio.run(asynchronous())
+    finally:
+        stalls.set()
+
+
+def test_a_deadline_without_end_is_a_long_one(told: Told) -> None:
+    told.replies = [reply(200, RECALLED)]
+    with Client(told.url, deadline_s=1e300) as client:
+        assert client.recall("u1") == ANSWER
 
 
 def test_an_error_after_a_call_was_cancelled_is_not_logged_as_lost(
