@@ -7,6 +7,7 @@ overrode the gate, and why.
 import getpass
 import json
 import os
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -80,9 +81,10 @@ def refuse_other_rules(rules: Path, digest: str, root: Path) -> None:
     """
     required = _requirement(root)
     if required is not None and required.rules != digest:
+        words = shlex.join(["towers", "bundles", "gate", str(rules), "--root", str(root)])
         raise DataError(
             f"{rules}: not the rules that {root} requires ({digest[:12]}; those are {required.file}, "
-            f"{required.rules[:12]}); name them, or `towers bundles gate {rules} --root {root}`"
+            f"{required.rules[:12]}); name them, or `{words}`"
         )
 
 
@@ -203,7 +205,8 @@ def _requirement(root: Path) -> Requirement | None:
         told = "; ".join(lines)
     except ValueError as error:
         told = f"not valid TOML: {error}"
-    raise DataError(f"{path}: damaged: {told}; `towers bundles gate RULES --root {root}` writes it again")
+    words = shlex.join(["towers", "bundles", "gate", "RULES", "--root", str(root)])
+    raise DataError(f"{path}: damaged: {told}; `{words}` writes it again")
 
 
 def _log(root: Path, action: str, **told: Any) -> None:

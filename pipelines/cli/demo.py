@@ -22,6 +22,7 @@ from pipelines.ingest import prepare
 from pipelines.ingest.synthetic import synth
 from pipelines.training import check, train
 from serving.bundle.reader import Bundle
+from serving.files.local_path import refuse_url
 from serving.files.staging import OutputExistsError
 from towers.config.recipe import load_config
 
@@ -55,6 +56,7 @@ def run(
         OutputExistsError: one of its outputs is there, and no demo wrote it.
     """
     started = time.monotonic()
+    refuse_url(out)
     outputs = world, dataset, trained, bundle, judged = [out / name for name in OUTPUTS]
     for each in (*outputs, out / LOG):
         if each.exists() and not (out / MARK).exists():

@@ -39,7 +39,8 @@ def backup(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> 
     if not isinstance(state, Path):
         raise DataError(f"--state {state}: a database is backed up by its own means, such as pg_dump")
     if (out / LOCK).exists():
-        raise OutputExistsError(f"{out} is the state directory of a service, not an earlier backup; name another --out")
+        told = f"is a state directory, or a backup that a command has opened as one ({LOCK} is in it)"
+        raise OutputExistsError(f"{out} {told}; name another --out, or remove that backup first")
     # The copy stays one closed file: opening it as a journal would add a log and a lock.
     with open_journal(state), staged(out, overwrite=overwrite, marker=FILE) as directory:
         phases("state backup", COPY)

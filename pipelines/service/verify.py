@@ -5,6 +5,8 @@ A command that makes something of a bundle asks at its end whether the bundle is
 
 from pathlib import Path
 
+import polars as pl
+
 from pipelines.console import Advance, phase, progress
 from serving.bundle.manifest import MANIFEST, read_manifest
 from serving.bundle.reader import Bundle
@@ -77,6 +79,23 @@ def refuse_changed(bundle: Bundle, file: str = MANIFEST) -> None:
             f"{bundle.path}: another command has replaced it meanwhile ({told}); nothing was written: give the command "
             "again"
         )
+
+
+def query_ids(bundle: Bundle) -> pl.Series:
+    """Returns the ids of the stored users of a bundle that may have been opened long ago.
+
+    Raises:
+        BundleError: they are read only now, and another bundle lies there; see `refuse_changed`.
+    """
+    if "query_ids" not in vars(bundle):
+        ids = bundle.query_ids
+        try:
+            refuse_changed(bundle)
+        except BundleError:
+            del bundle.query_ids  # kept for the next call, they would be taken for those of the vectors
+            raise
+        return ids
+    return bundle.query_ids
 
 
 def _sizes(bundle: Path) -> list[float]:

@@ -15,8 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from serving.files.disk_full import telling_full_disk
+from serving.files.local_path import refuse_url
 
-URL = re.compile(r"([A-Za-z][\w+.-]+):/")  # as `Path` writes one
 # The paths of this process. Its number alone says nothing: process 1 of a container that starts again has the same.
 _ours: set[Path] = set()
 
@@ -169,8 +169,7 @@ def refuse_existing(
         OutputExistsError: it exists and may not be replaced.
         OSError: it is a URL, or its parent is not a directory, or not writable.
     """
-    if url := URL.match(str(out)):  # as a path it would be a folder `s3:` here; the rest may hold a password
-        raise NotADirectoryError(errno.ENOTDIR, "cannot be written: must be a path on this machine", f"{url[1]}://…")
+    refuse_url(out)
     if out.exists():
         if not overwrite:
             raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")

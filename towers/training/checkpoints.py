@@ -42,8 +42,8 @@ def refuse_pattern(path: Path) -> None:
     Raises:
         ConfigError: names the path and the characters.
     """
-    if set("*?[\\") & set(str(path)):
-        raise ConfigError(f"{path}: TensorFlow reads no checkpoint in a path with *, ?, [ or \\; give it another one")
+    if re.search(r"\[.*\]|\\", str(path)):
+        raise ConfigError(f"{path}: TensorFlow reads no checkpoint in a path with [ ] or \\; give it another one")
 
 
 class Checkpoints:
@@ -60,6 +60,8 @@ class Checkpoints:
 
     def __init__(self, directory: Path, state: tf.train.Checkpoint, model: tf.train.Checkpoint) -> None:
         refuse_pattern(directory)
+        if set("*?[") & set(str(directory)):  # as a pattern it may fit another run's, too
+            raise ConfigError(f"{directory}: TensorFlow takes *, ? and [ in a path as a pattern; give it another one")
         self.latest, self.best = directory / LATEST, directory / BEST
         self._state, self._model = state, model
         for each in (self.latest, self.best):

@@ -24,7 +24,7 @@ from pipelines.bundles.bulk.parts import (
 from pipelines.console import Advance, amount, phases, progress, say
 from pipelines.errors import DataError
 from pipelines.ingest.id_files import read_users
-from pipelines.service.verify import VERIFY, refuse_changed, verify
+from pipelines.service.verify import VERIFY, query_ids, refuse_changed, verify
 from serving.bundle.reader import Bundle
 from serving.client.address import shown_place
 from serving.files.staging import staged
@@ -112,10 +112,8 @@ def write_all(
     overwrite: bool = False,
 ) -> int:
     """Does the work of `run` with a bundle that is already open."""
-    bundle, read_before = recaller.bundle, "query_ids" in vars(recaller.bundle)
-    user_ids = bundle.query_ids if users is None else _listed(users, bundle)
-    if not read_before:  # they may be those of another bundle
-        refuse_changed(bundle)
+    bundle = recaller.bundle
+    user_ids = query_ids(bundle) if users is None else _listed(users, bundle)
     most = min(k, bundle.manifest.items)  # a longer list costs memory and time, and holds no more
     block = block_of(most)
     job = job_of("recall", bundle.manifest, users=digest_of_rows(user_ids), k=k, blocks=f"{block}x{PART_ROWS}")
@@ -152,7 +150,7 @@ def write_all(
 
 def _listed(users: Path | str, bundle: Bundle) -> pl.Series:
     """Reads the users of all shards, and says how many of them the bundle does not know: all may be new."""
-    listed, known = read_users(users), bundle.query_ids
+    listed, known = read_users(users), query_ids(bundle)
     strange = listed.filter(~listed.is_in(known.implode()))
     if len(strange):
         counts = f"{len(strange):,} of its {amount(len(listed), 'users')}"

@@ -5,6 +5,7 @@ once its bundle has been activated. One process at a time works in a directory o
 """
 
 import json
+import shlex
 import subprocess
 import time
 from contextlib import suppress
@@ -44,6 +45,7 @@ def run(config: Path) -> dict[str, Any]:
     loop.follow()
     loop.refuse_late_mistakes(config)
     place = loop.settings.shown_store or loop.settings.root
+    quoted = shlex.quote(str(place))
     busy = f"{loop.settings.work}: another `towers daily` is at work here; wait for it"
     with exclusive(loop.settings.work, busy, LOCK):
         loop.settings.root.mkdir(parents=True, exist_ok=True)
@@ -58,13 +60,13 @@ def run(config: Path) -> dict[str, Any]:
                 # It is not activated here: an operator may have taken it out of service.
                 raise DataError(
                     f"{place}: no bundle is active, and {day.name} is made of these events and this recipe already: "
-                    f"`towers bundles activate {day.name} --root {place}`"
+                    f"`towers bundles activate {day.name} --root {quoted}`"
                 )
             if day.summary["outcome"] == ACTIVATION:
-                again = f"`towers bundles activate {day.name} --root {place}` repeats it"
+                again = f"`towers bundles activate {day.name} --root {quoted}` repeats it"
                 say(f"{day.name}: its activation was interrupted, and what is active has changed since; {again}")
             say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
-            next_step("bundles list --root", place)
+            next_step("bundles list --root", quoted)
             return day.summary
         # Written last, not before the bundle is verified: in those minutes a change of what is active is no rollback.
         steps = day.steps(lambda: _write(day, note(day), ACTIVATION))
@@ -86,7 +88,7 @@ def run(config: Path) -> dict[str, Any]:
             _end(day, outcome, seconds, at=step.name, reason=printable(str(error)))
             raise
         summary = _end(day, ACTIVATED, seconds)
-        next_step("bundles list --root", place)
+        next_step("bundles list --root", quoted)
         return summary
 
 

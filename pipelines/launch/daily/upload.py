@@ -1,6 +1,7 @@
 """The upload of a day's bundle to the store, where it may lie already, as it was before or after `towers forget`."""
 
 import json
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def _refuse_replacement(store: Store, name: str) -> None:
     if name in _named(store):
         raise DataError(
             f"{store.place(name)}: another bundle of this name, which {ACTIVE} names, so it is not replaced: `towers "
-            f"bundles activate {name} --root {store.url}` makes it answer, and that ends the day"
+            f"bundles activate {name} --root {shlex.quote(store.url)}` makes it answer, and that ends the day"
         )
 
 

@@ -14,6 +14,7 @@ from pipelines.errors import DataError
 from pipelines.evaluation.page import cell
 from pipelines.launch.records.record import BOARD, Point, Record, flat, identity, leaves, one_part, read_object
 from serving.bundle.manifest import read_manifest
+from serving.client.address import shown_place
 
 # What makes a report another one: the same again is an update.
 PROVENANCE = ("task", "bundle", "dataset", "protocol", "protocol_options", "interval", "label", "ks")
@@ -31,9 +32,12 @@ def of_run(run: Path) -> Record:
     summary = read_object(run / "summary.json", "a finished run")
     recipe = (run / "config.toml").read_text(encoding="utf-8")
     time = (run / "summary.json").stat().st_mtime
-    params = {"dataset.fingerprint": summary["dataset"], **flat(tomllib.loads(recipe))}
+    settings = tomllib.loads(recipe)
+    others = {"dataset.fingerprint": summary["dataset"]}
     if "warm_from" in summary:
-        params["warm_from"] = summary["warm_from"]
+        others["warm_from"] = summary["warm_from"]
+    pairs = settings.get("similarity", {}).get("pairs")
+    shown = recipe if pairs is None else recipe.replace(pairs, shown_place(pairs))
     stages = summary["stages"]
     series = []
     for number, stage in enumerate(stages):
@@ -54,15 +58,23 @@ def of_run(run: Path) -> Record:
     return Record(
         kind="run",
         output=run,
-        identity=identity("run", params | {"pairs": summary.get("pairs")}),
+        identity=identity("run", others | flat(settings) | {"pairs": summary.get("pairs")}),
         time=max((point.time for point in series), default=time),
-        params=params,
+        params=others | flat(_without_secrets(settings)),
         figures=figures,
         series=series,
-        text=f"```toml\n{recipe}```\n",
-        files=[run / "summary.json", run / "config.toml"],
+        text=f"```toml\n{shown}```\n",
+        files=[run / "summary.json", *([run / "config.toml"] if shown == recipe else [])],
         board=run / f"{BOARD}_result",
     )
+
+
+def _without_secrets(recipe: dict[str, Any]) -> dict[str, Any]:
+    """A recipe as a tracker, which others read, may show it: an address of pairs may hold a password or a signature."""
+    similarity = recipe.get("similarity", {})
+    if similarity.get("pairs") is None:
+        return recipe
+    return recipe | {"similarity": similarity | {"pairs": shown_place(similarity["pairs"])}}
 
 
 def _epoch_times(board: Path) -> dict[int, float]:
@@ -105,7 +117,7 @@ def of_report(report: Path, bundle: Path | None = None) -> Record:
         output=report,
         identity=identity("report", provenance),
         time=datetime.fromisoformat(content["created_at"]).timestamp(),
-        params=flat(recipe) | flat(provenance),
+        params=flat(_without_secrets(recipe)) | flat(provenance),
         figures=_report_figures(content),
         text=text,
         files=[file for name in ("html", "md", "json") if (file := report / f"report.{name}").exists()],

@@ -710,6 +710,8 @@ def test_overwrite_replaces_only_its_like(world: Path, exported: Path) -> None:
     with pytest.raises(OutputExistsError, match=r"no directory with manifest\.json"):
         export.run(world / "run", world / "run", overwrite=True)
     with pytest.raises(OutputExistsError, match="is a directory"):
+        recall.run(exported, 2, world / "run", overwrite=True)
+    with pytest.raises(OutputExistsError, match="bundle is or holds what this command reads"):
         recall.run(exported, 2, exported, overwrite=True)
     assert Bundle.open(exported).manifest.items > 0
     assert Dataset.open(world / "dataset").manifest.items == 20

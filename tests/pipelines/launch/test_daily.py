@@ -396,17 +396,20 @@ def test_a_finished_day_says_what_answers_where_services_look(
     day, place, url = days.today(loop), tmp_path / "bundles", None
     if store:
         pytest.importorskip("fsspec", reason="needs the extra 'cloud'")
-        place = tmp_path / "store"
+        place = tmp_path / "the store"
         place.mkdir()
         url = f"file://{place}"
         (tmp_path / "daily.toml").write_text(f'{SETTINGS}store = "{url}"\n')
+    root = f"'{url}'" if store else f"{place}"  # quoted for the shell
     day.bundle.mkdir(parents=True)
     (day.folder / SUMMARY).write_text(json.dumps({"outcome": ACTIVATED, "store": url}))
-    with pytest.raises(DataError, match=f"{url or place}: no bundle is active, and {day.name} .*activate {day.name} "):
+    told = f"{url or place}: no bundle is active, and {day.name} .*activate {day.name} --root {root}`"
+    with pytest.raises(DataError, match=told):
         daily.run(tmp_path / "daily.toml")
     Versions(place).file.write_text(Active(active="by-hand").model_dump_json())
     assert daily.run(tmp_path / "daily.toml") == day.summary
-    assert "by-hand answers" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "by-hand answers" in said and said.endswith(f" bundles list --root {root}\n")
 
 
 PAIRS = """

@@ -154,6 +154,18 @@ def test_a_repeated_training_has_one_identity_and_another_recipe_another(run: Pa
     assert of_run(run).identity != before
 
 
+def test_the_secrets_of_an_address_in_the_recipe_are_not_told(run: Path) -> None:
+    address = "https://ann:s3cret@files.invalid/pairs.csv?sig=s1gned"
+    recipe = run / "config.toml"
+    recipe.write_text(recipe.read_text().replace("[similarity]\n", f'[similarity]\npairs = "{address}"\n'))
+    record = of_run(run)
+    assert record.params["similarity.pairs"] == "https://***@files.invalid/pairs.csv?***"
+    assert "s3cret" not in record.text and "s1gned" not in record.text and "files.invalid" in record.text
+    assert record.files == [run / "summary.json"]
+    recipe.write_text(recipe.read_text().replace("s1gned", "other"))
+    assert of_run(run).identity != record.identity
+
+
 def test_a_warm_start_is_another_training_for_each_run_that_it_starts_from(run: Path) -> None:
     cold, identities = of_run(run), set()
     summary = json.loads((run / "summary.json").read_text())

@@ -90,7 +90,9 @@ def test_a_backup_replaces_no_state_directory(tmp_path: Path, own: bool) -> None
         SqliteJournal.open(tmp_path / name).close()
     with closing(SqliteJournal.open(tmp_path / "state")) as journal:
         out = tmp_path / ("state" if own else "other")
-        with pytest.raises(OutputExistsError, match="is the state directory of a service, not an earlier backup"):
+        with pytest.raises(
+            OutputExistsError, match=r"is a state directory, or a backup that .* \(journal\.lock is in it\); name an"
+        ):
             state.backup(tmp_path / "state", out, overwrite=True)
         journal.delete_items(["i1"])  # its file is still in its place
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from pipelines.bundles import build_index
+from pipelines.cli import demo
 from pipelines.cli.exit_codes import exit_code
 from pipelines.ingest import prepare
 from serving.bundle.reader import Bundle
@@ -334,8 +335,11 @@ def test_an_output_in_a_store_is_refused_and_no_folder_has_its_name(
 
     assert exit_code(write, kept="") == 2
     scheme = url.partition(":")[0]
-    assert capsys.readouterr().err == f"error: {scheme}://…: cannot be written: must be a path on this machine\n"
+    told = f"cannot be written: must be a path on this machine (a folder called {scheme}: by its absolute path)"
+    assert capsys.readouterr().err == f"error: {scheme}://…: {told}\n"
+    assert exit_code(lambda: demo.run(Path(url)), kept="") == 2
     assert list(tmp_path.iterdir()) == []
+    refuse_existing(tmp_path / url)
 
 
 def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:

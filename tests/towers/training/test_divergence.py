@@ -270,6 +270,6 @@ def test_a_state_whose_best_model_is_lost_gives_way_to_the_one_before(tmp_path: 
 
 @pytest.mark.parametrize("name", ["week[1]", "a*b", "a?b", "a\\b"])
 def test_a_path_that_tensorflow_would_take_for_a_pattern_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ConfigError, match=r"TensorFlow reads no checkpoint in a path with .*; give it another one"):
+    with pytest.raises(ConfigError, match="give it another one"):
         state(tmp_path / name)
     assert list(tmp_path.iterdir()) == []

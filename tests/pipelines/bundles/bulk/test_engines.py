@@ -37,8 +37,9 @@ def test_a_bundle_that_another_one_replaced_gives_nobody_the_list_of_another_use
     opened = engines.searcher(small)
     users = [f"u{row}" for row in reversed(range(opened.bundle.manifest.queries))]
     write_world(small, overwrite=True, model_version="world-2", query_ids=users)
-    with pytest.raises(BundleError, match="another command has replaced it meanwhile"):
-        recall.write_all(opened, 3, tmp_path / "out.parquet")
+    for _ in range(2):
+        with pytest.raises(BundleError, match="another command has replaced it meanwhile"):
+            recall.write_all(opened, 3, tmp_path / "out.parquet")
     assert not (tmp_path / "out.parquet").exists()
 
 

@@ -343,7 +343,7 @@ def test_a_folder_of_shards_that_cannot_be_made_is_refused_before_any_work(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(command, "open_searcher", lambda path: pytest.fail("it was opened"))
     before = {*tmp_path.iterdir()}
-    with pytest.raises(OSError, match="cannot be written: must be a path on this machine: 's3://…'"):
+    with pytest.raises(OSError, match=r"cannot be written: must be a path on this machine .*: 's3://…'"):
         command.run(bundle, 3, Path("s3://bucket/recalled"), shard="1/8")
     assert {*tmp_path.iterdir()} == before
 
