@@ -3,6 +3,7 @@
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -122,8 +123,9 @@ def _advice(library: Library) -> str:
     elif library.name == "scann" and (platform.system(), platform.machine()) == ("Linux", "aarch64"):
         advice = ARM_LINUX
     else:
-        pip = f"{sys.executable} -m pip install --force-reinstall"
-        uv = f"uv pip install --python {sys.executable} --reinstall"  # an environment that uv made has no pip
+        python = shlex.quote(sys.executable)
+        pip = f"{python} -m pip install --force-reinstall"
+        uv = f"uv pip install --python {python} --reinstall"  # an environment that uv made has no pip
         again = pip if find_spec("pip") else uv
         advice = f"install it again: {again} --no-deps {library.name}=={library.version}"
     return f"{advice}; {EXACT}" if library.name in ("scann", REPLACEMENTS["scann"]) else advice

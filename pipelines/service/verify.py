@@ -88,13 +88,14 @@ def query_ids(bundle: Bundle) -> pl.Series:
         BundleError: they are read only now, and another bundle lies there; see `refuse_changed`.
     """
     if "query_ids" not in vars(bundle):
-        ids = bundle.query_ids
         try:
-            refuse_changed(bundle)
-        except BundleError:
-            del bundle.query_ids  # kept for the next call, they would be taken for those of the vectors
-            raise
-        return ids
+            return bundle.query_ids
+        finally:
+            try:
+                refuse_changed(bundle)
+            except BundleError:
+                vars(bundle).pop("query_ids", None)  # the next call would take them for those of the vectors
+                raise
     return bundle.query_ids
 
 

@@ -109,7 +109,7 @@ class Client:
             return not_ready(error)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Closes the connections; calls that still wait for one then end with a RuntimeError of httpx."""
         # Those of a parent are not a child's to close; another thread may have held their lock at the fork.
         if self._process == os.getpid():
             self._http.close()
@@ -121,8 +121,8 @@ class Client:
         self.close()
 
     def _connect(self) -> None:
-        self._http, self._process = httpx.Client(limits=LIMITS), os.getpid()
-        self._places = threading.BoundedSemaphore(MOST_CALLS)
+        self._http, self._places = httpx.Client(limits=LIMITS), threading.BoundedSemaphore(MOST_CALLS)
+        self._process = os.getpid()  # last: by it another thread of a child of fork knows that they are its own
 
     def _send(self, call: calls.Call[T]) -> T:
         trial = Trial(self._service, call)

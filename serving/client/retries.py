@@ -27,7 +27,7 @@ LOST = (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)
 KEY = re.compile(r"[!-~]+")
 BAD_ANSWER = "bad_answer"  # a success that cannot be read
 MOST_PORT = 65_535
-LONGEST_CALL_S = 1e9  # about 30 years: a socket and a lock take no much longer wait
+LONGEST_CALL_S = 2e6  # 23 days: a socket's wait is at most 2^31 ms, and wraps
 LEAST_WAIT_S = 0.001  # a socket takes 0 as "do not wait", and fails with an error other than a timeout
 
 T = TypeVar("T")

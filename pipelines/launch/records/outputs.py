@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
+import tomli_w
 
 from pipelines.errors import DataError
 from pipelines.evaluation.page import cell
@@ -36,8 +37,8 @@ def of_run(run: Path) -> Record:
     others = {"dataset.fingerprint": summary["dataset"]}
     if "warm_from" in summary:
         others["warm_from"] = summary["warm_from"]
-    pairs = settings.get("similarity", {}).get("pairs")
-    shown = recipe if pairs is None else recipe.replace(pairs, shown_place(pairs))
+    public = _without_secrets(settings)
+    shown = recipe if public == settings else tomli_w.dumps(public)
     stages = summary["stages"]
     series = []
     for number, stage in enumerate(stages):
@@ -60,7 +61,7 @@ def of_run(run: Path) -> Record:
         output=run,
         identity=identity("run", others | flat(settings) | {"pairs": summary.get("pairs")}),
         time=max((point.time for point in series), default=time),
-        params=others | flat(_without_secrets(settings)),
+        params=others | flat(public),
         figures=figures,
         series=series,
         text=f"```toml\n{shown}```\n",

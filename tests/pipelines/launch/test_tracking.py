@@ -19,6 +19,7 @@ import httpx
 import numpy as np
 import pytest
 import tensorflow as tf
+import tomli_w
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from pipelines.cli import app
@@ -154,10 +155,12 @@ def test_a_repeated_training_has_one_identity_and_another_recipe_another(run: Pa
     assert of_run(run).identity != before
 
 
-def test_the_secrets_of_an_address_in_the_recipe_are_not_told(run: Path) -> None:
-    address = "https://ann:s3cret@files.invalid/pairs.csv?sig=s1gned"
+@pytest.mark.parametrize("odd", ["", '"', "\\"])
+def test_the_secrets_of_an_address_in_the_recipe_are_not_told(run: Path, odd: str) -> None:
+    address = f"https://ann:{odd}s3cret@files.invalid/pairs.csv?sig=s1gned"
     recipe = run / "config.toml"
-    recipe.write_text(recipe.read_text().replace("[similarity]\n", f'[similarity]\npairs = "{address}"\n'))
+    settings = tomllib.loads(recipe.read_text())
+    recipe.write_text(tomli_w.dumps(settings | {"similarity": settings["similarity"] | {"pairs": address}}))
     record = of_run(run)
     assert record.params["similarity.pairs"] == "https://***@files.invalid/pairs.csv?***"
     assert "s3cret" not in record.text and "s1gned" not in record.text and "files.invalid" in record.text

@@ -32,11 +32,15 @@ def test_a_bundle_is_opened_once_and_again_when_it_is_another(small: Path) -> No
     assert engines.searcher(small).bundle.manifest.model_version == "world-2"
 
 
-def test_a_bundle_that_another_one_replaced_gives_nobody_the_list_of_another_user(small: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_bundle_that_another_one_replaced_gives_nobody_the_list_of_another_user(
+    small: Path, tmp_path: Path, more: int
+) -> None:
     """The ids of all users are read only now, those of the vectors with the bundle."""
     opened = engines.searcher(small)
-    users = [f"u{row}" for row in reversed(range(opened.bundle.manifest.queries))]
-    write_world(small, overwrite=True, model_version="world-2", query_ids=users)
+    users = opened.bundle.manifest.queries + more
+    names = [f"u{row}" for row in reversed(range(users))]
+    write_world(small, overwrite=True, model_version="world-2", users=users, query_ids=names)
     for _ in range(2):
         with pytest.raises(BundleError, match="another command has replaced it meanwhile"):
             recall.write_all(opened, 3, tmp_path / "out.parquet")
