@@ -429,43 +429,42 @@ def test_a_call_cancelled_while_its_connection_is_put_back_leaves_no_place_taken
     assert not calls, "cancelled there"
 
 
-@pytest.mark.parametrize("blocking", [True, False])
-def test_calls_whose_time_is_up_together_take_no_place_of_later_ones(told: Told, blocking: bool) -> None:
+def test_calls_whose_time_is_up_together_take_no_place_of_later_ones(told: Told) -> None:
     stalls = threading.Event()
 
-    def stall(handler: BaseHTTPRequestHandler) -> None:
-        stalls.wait(30)
-
-    def failed(came: list[RecallAnswer | BaseException]) -> set[str | None]:
-        return {each.code if isinstance(each, ServiceError) else repr(each) for each in came}
-
-    def once(client: Client) -> RecallAnswer | BaseException:
-        try:
-            return client.recall("u1")
-        except ServiceError as error:
-            return error
-
-    def synchronous() -> None:
-        with Client(told.url, deadline_s=0.5) as client, ThreadPoolExecutor(160) as pool:
-            for _ in range(3):
-                assert failed([*pool.map(once, [client] * 160)]) == {"deadline"}
-            told.replies = [reply(200, RECALLED)]
-            for _ in range(100):
-                assert once(client) == ANSWER
-
-    async def asynchronous() -> None:
+    async def calls_of_one_client() -> None:
         async with AsyncClient(told.url, deadline_s=1) as client:
             for _ in range(2):
-                stalled = await asyncio.gather(*[client.recall("u1") for _ in range(250)], return_exceptions=True)
-                assert failed(stalled) == {"deadline"}
+                came = await asyncio.gather(*[client.recall("u1") for _ in range(250)], return_exceptions=True)
+                assert {each.code if isinstance(each, ServiceError) else each for each in came} == {"deadline"}
             told.replies = [reply(200, RECALLED)]
             assert await client.recall("u1") == ANSWER
 
-    told.replies = [stall]
+    told.replies = [lambda handler: stalls.wait(30)]
     try:
-        synchronous() if blocking else asyncio.run(asynchronous())
+        asyncio.run(calls_of_one_client())
     finally:
         stalls.set()
+
+
+def test_as_many_calls_are_sent_at_once_as_the_client_has_places(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.client.client.MOST_CALLS", 2)
+    under_way, most, lock = [0], [0], threading.Lock()
+
+    def slow(handler: BaseHTTPRequestHandler) -> None:
+        with lock:
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.05)
+        with lock:
+            under_way[0] -= 1
+        content = json.dumps(RECALLED).encode()
+        handler.wfile.write(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content))
+
+    told.replies = [slow]
+    with Client(told.url) as client, ThreadPoolExecutor(6) as pool:
+        assert [*pool.map(client.recall, ["u1"] * 6)] == [ANSWER] * 6
+    assert most[0] == 2
 
 
 def test_a_deadline_without_end_is_a_long_one(told: Told) -> None:
