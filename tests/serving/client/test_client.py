@@ -8,12 +8,14 @@ import logging
 import math
 import pickle
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -429,22 +431,34 @@ def test_a_call_cancelled_while_its_connection_is_put_back_leaves_no_place_taken
     assert not calls, "cancelled there"
 
 
-def test_calls_whose_time_is_up_together_take_no_place_of_later_ones(told: Told) -> None:
-    stalls = threading.Event()
+def test_calls_whose_time_is_up_together_take_no_place_of_later_ones() -> None:
+    content = json.dumps(RECALLED).encode()
+    answer = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%b" % (len(content), content)
+    server, healthy, taken = socket.create_server(("127.0.0.1", 0), backlog=512), threading.Event(), []
+
+    def serve() -> None:
+        with suppress(OSError):  # closed at the end
+            while True:
+                taken.append(server.accept()[0])
+                if healthy.is_set():
+                    taken[-1].recv(65_536)
+                    taken[-1].sendall(answer)
 
     async def calls_of_one_client() -> None:
-        async with AsyncClient(told.url, deadline_s=1) as client:
-            for _ in range(2):
+        async with AsyncClient(f"http://127.0.0.1:{server.getsockname()[1]}", deadline_s=1) as client:
+            for _ in range(3):
                 came = await asyncio.gather(*[client.recall("u1") for _ in range(250)], return_exceptions=True)
                 assert {each.code if isinstance(each, ServiceError) else each for each in came} == {"deadline"}
-            told.replies = [reply(200, RECALLED)]
+            healthy.set()
             assert await client.recall("u1") == ANSWER
 
-    told.replies = [lambda handler: stalls.wait(30)]
+    threading.Thread(target=serve, daemon=True).start()
     try:
         asyncio.run(calls_of_one_client())
     finally:
-        stalls.set()
+        server.shutdown(socket.SHUT_RDWR)
+        for each in (server, *taken):
+            each.close()
 
 
 def test_as_many_calls_are_sent_at_once_as_the_client_has_places(told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
