@@ -87,16 +87,16 @@ def query_ids(bundle: Bundle) -> pl.Series:
     Raises:
         BundleError: they are read only now, and another bundle lies there; see `refuse_changed`.
     """
-    if "query_ids" not in vars(bundle):
-        try:
-            return bundle.query_ids
-        finally:
-            try:
-                refuse_changed(bundle)
-            except BundleError:
-                vars(bundle).pop("query_ids", None)  # the next call would take them for those of the vectors
-                raise
-    return bundle.query_ids
+    if "query_ids" in vars(bundle):
+        return bundle.query_ids
+    try:
+        ids = bundle.query_ids
+        refuse_changed(bundle)
+    except BundleError:
+        vars(bundle).pop("query_ids", None)  # the next call would take them for those of the vectors
+        refuse_changed(bundle)  # most often the cause of ids that do not fit the manifest, too
+        raise
+    return ids
 
 
 def _sizes(bundle: Path) -> list[float]:

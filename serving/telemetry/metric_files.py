@@ -45,8 +45,9 @@ def reserve(directory: Path) -> None:
 
 def give_back() -> None:
     """Removes what `reserve` made in this process: a start that fails, again and again, must not fill the disk."""
-    for path in Path(os.environ[METRICS]).glob(f"*_{os.getpid()}.db") if METRICS in os.environ else ():
-        path.unlink(missing_ok=True)
+    if METRICS in os.environ:
+        for path in Path(os.environ[METRICS]).glob(f"*_{os.getpid()}.db"):
+            path.unlink(missing_ok=True)
 
 
 def release(directory: Path, process: int) -> None:

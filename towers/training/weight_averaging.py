@@ -82,7 +82,7 @@ class Averages(tf.Module):
         finally:
             try:
                 self._put_back(weights)
-            except KeyboardInterrupt:  # whoever stops a training saves its state, which must be whole
+            except KeyboardInterrupt:  # a training that is stopped saves its state, which must be whole
                 self._put_back(weights)
                 raise
 
