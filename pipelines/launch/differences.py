@@ -21,6 +21,7 @@ from pipelines.launch.sides import USER, Side
 from pipelines.launch.significance import LEVEL, detectable, holm, sign_flip_p
 from pipelines.rankers.bootstrap import bootstrap
 
+ROUNDING = 1e-7
 SHOWN = 10  # users, and items, of the largest changes in each direction
 
 Content = dict[str, Any]
@@ -42,7 +43,7 @@ def metric_tests(sides: Sequence[Side], metrics: Sequence[str], advance: Advance
     figures = {(side.name, metric): side.values(metric) for side, metric in product(sides, metrics)}
     baseline, *others = (side.name for side in sides)
     tests = list(product(others, metrics))
-    differences = np.stack([figures[test] - figures[baseline, test[1]] for test in tests], axis=1)
+    differences = np.stack([_change(figures[baseline, test[1]], figures[test]) for test in tests], axis=1)
     drawn = bootstrap(np.stack(list(figures.values()), axis=1), [" ".join(each) for each in figures])
     p = np.empty(len(tests))
     for place, difference in enumerate(differences.T):
@@ -103,10 +104,16 @@ def slice_differences(
                 "baseline": float(one.mean()),
                 "other": float(two.mean()),
                 **bootstrap(np.stack([one, two], axis=1), ("baseline", "other")).difference("other", "baseline"),
-                **_wins(two - one),
+                **_wins(_change(one, two)),
             }
         advance(1)
     return found
+
+
+def _change(one: Floats, two: Floats) -> Floats:
+    # Figures of users are float32: means over seeds that are equal in truth differ by less than this.
+    change = two - one
+    return np.where(np.abs(change) < ROUNDING, 0.0, change)
 
 
 def _wins(differences: Floats) -> dict[str, int]:
@@ -124,7 +131,7 @@ def user_changes(baseline: Side, other: Side, metric: str, *, named: bool) -> di
         about |= {name: int(rows[name][row]) for name in ("targets", "history")}
         return about | ({USER: rows[USER][row]} if named else {})
 
-    return _largest(two - one, content)
+    return _largest(_change(one, two), content)
 
 
 def item_changes(baseline: Side, other: Side, k: int, measured: Measured) -> dict[str, list[Content]]:

@@ -12,7 +12,7 @@ from pipelines.evaluation.findings import LATER_PRIOR
 from pipelines.evaluation.report_json import REPORT, finding, protocol_of, read_report
 from pipelines.evaluation.slices import SOMETIMES
 from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, SliceRule
-from pipelines.launch.sides import paired_values, refuse_other_prior, same_slices
+from pipelines.launch.sides import Unpaired, paired_values, refuse_other_prior, same_slices
 from pipelines.launch.significance import difference
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
@@ -122,7 +122,7 @@ class Reports:
         return _judgement(rule, compared, f"{rule.metric} of {rule.ranker}", note)
 
     def judge_slices(self, rule: SliceRule) -> Iterator[Judgement]:
-        """Judges a figure of every slice of a rule; small slices are only listed, and if all are, `unjudged` decides.
+        """Judges a figure of every slice of a rule; small ones are only listed; of a group of such, `unjudged` decides.
 
         Raises:
             DataError: there is no such group, none of its slices has the figure, or the baseline's differ.
@@ -135,10 +135,10 @@ class Reports:
                     f"{self.candidate.path}: has no slice {name!r}, but the baseline's report has; "
                     f"{same_slices(part['group'], self.candidate.content)}"
                 )
-        there = {part["group"] for part in found.values() if part["users"]}
-        empty = [group for group in rule.groups or () if group not in there]
-        if all(part["users"] < rule.least_users for part in found.values()):
-            empty = [*(rule.groups or ("all",))]
+        judged = {part["group"] for part in found.values() if part["users"] >= rule.least_users}
+        empty = [group for group in rule.groups or () if group not in judged]
+        if not judged and rule.groups is None:
+            empty = ["all"]
         if empty:
             yield Judgement(
                 rule=f"{rule.metric} of {rule.ranker}, {', '.join(empty)} slices",
@@ -197,7 +197,7 @@ class Reports:
         """The difference in a slice, paired if it can be, and a note that says which."""
         try:
             paired = self._paired(rule, name)
-        except DataError as error:
+        except Unpaired as error:
             return difference(one, other), f"not paired: {error}"
         assert paired is not None  # as a ratio may be
         return paired, PAIRED

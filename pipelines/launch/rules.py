@@ -23,6 +23,8 @@ Model = TypeVar("Model", bound=Section)
 # Figures of all lists together and their keys in `report.json`.
 OF_ALL_LISTS = {name: key for key, name in OF_LISTS.items()}
 ALL = "all"
+# A report names only the worse of two findings.
+WORSE = {"one list for all": "hub", "constant scores": "ties at the last place"}
 LOOK_AHEAD = "looks ahead"  # by its name alone: many good models train with such features
 
 
@@ -107,7 +109,7 @@ class SliceRule(FigureRule):
     Attributes:
         groups: of which slices, such as "activity" or a column; None for all.
         least_users: smaller slices are listed, but not judged.
-        unjudged: what becomes of the candidate where all slices are smaller.
+        unjudged: what becomes of the candidate where all slices of a named group, or all there are, are smaller.
     """
 
     relative: Literal["difference"] | None = None
@@ -150,7 +152,8 @@ class FindingsRule(Section):
 
     def covers(self, name: str) -> bool:
         """Whether the report must not have the finding of this name."""
-        return bool({ALL, name} & {*self.clean}) or (NAMES_TARGET in self.clean and name.endswith(f" {NAMES_TARGET}"))
+        of_column = NAMES_TARGET in self.clean and name.endswith(f" {NAMES_TARGET}")
+        return of_column or bool({ALL, name, WORSE.get(name)} & {*self.clean})
 
 
 class AgreementRule(Section):

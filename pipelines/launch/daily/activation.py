@@ -6,6 +6,7 @@ file was written: a kill before the activation leaves that as it was; the activa
 
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 from pipelines.launch.daily.day import ACTIVATED, Day
@@ -43,8 +44,8 @@ def was_activated(day: Day) -> bool:
         return False
     if not day.bundle.is_dir():
         # One that was rolled back may have been removed since, and does not come back; one that should be here does.
-        here = summary.get("outcome") == ACTIVATED and summary.get("bundle") == str(day.bundle)
-        return here and loop.answers not in (None, day.name)
+        here = Path(summary.get("bundle") or "").resolve() == day.bundle.resolve()  # a folder has several names
+        return here and summary.get("outcome") == ACTIVATED and loop.answers not in (None, day.name)
     if summary.get("outcome") == ACTIVATION:
         return loop.answers != day.name and summary.get(BEFORE) != _stamp(loop)
     return bool(summary.get("outcome") == ACTIVATED)

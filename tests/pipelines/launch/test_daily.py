@@ -939,6 +939,10 @@ def test_a_bundle_that_was_rolled_back_and_removed_does_not_come_back(
     assert place.read().active == "of-before" and not day.bundle.exists()
     told = f"{day.bundle}: removed since it was activated; to make it again, remove {day.folder / SUMMARY}"
     assert told in capsys.readouterr().err.splitlines()
+    # Nor where the settings are named by another path.
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert daily.run(tmp_path / "link" / "daily.toml")["outcome"] == ACTIVATED
+    assert place.read().active == "of-before" and not day.bundle.exists()
 
 
 @pytest.mark.parametrize("lost", ["the one that answers", "a new root"])

@@ -208,9 +208,10 @@ def test_a_rule_of_small_slices_alone_passes_only_where_it_says_so(unjudged: str
     assert (judged.rule, judged.figure, judged.passed) == ("recall@20 of index, country slices", None, passed)
     assert judged.note == "not judged: no slice has at least 100 users"
     assert (listed.rule, listed.passed) == ("recall@20 of index, FR", True)
-    # One slice that is large enough is judged, and nothing is said of the rule.
+    # Each group counts by itself.
     every = list(small.judge_slices(rule.model_copy(update={"groups": ("country", "popularity")})))
     assert [(each.rule, each.passed) for each in every] == [
+        ("recall@20 of index, country slices", passed),
         ("recall@20 of index, FR", True),
         ("recall@20 of index, hits", False),
     ]
@@ -273,7 +274,6 @@ def test_slices_that_cannot_be_paired_are_judged_by_wider_intervals_that_say_why
     assert reports.baseline is not None
     rows = pl.read_parquet(reports.baseline.path / PER_USER)
     changed = {
-        "not about the same users: history differs": rows.with_columns(history=pl.col("history") + 1),
         "have other users in the slice 'warm'": rows.with_columns(warm=~pl.col("warm")),
         "does not say who is in the slice 'warm': it is of an earlier release": rows.drop("warm"),
     }
@@ -284,6 +284,9 @@ def test_slices_that_cannot_be_paired_are_judged_by_wider_intervals_that_say_why
         judged = in_slice(Reports(reports.candidate, Report(tmp_path, reports.baseline.content)), "warm", "low")
         assert judged.note.startswith("not paired: ") and why in judged.note
         assert judged.figure == difference(*estimates)["low"]
+    rows.with_columns(targets=pl.col("targets") + 1).write_parquet(tmp_path / PER_USER)
+    with pytest.raises(DataError, match="are not about the same users: targets differs"):
+        in_slice(Reports(reports.candidate, Report(tmp_path, reports.baseline.content)), "warm", "low")
 
 
 @pytest.mark.parametrize("words", [[], ["Repeats count."]])
@@ -355,6 +358,13 @@ def test_findings_by_name_or_all_of_them() -> None:
         assert (judged.figure, judged.note) == ((None, "") if passed else (0.7, "one item is everywhere"))
     (clean,) = Reports(made({}), None).judge_findings(FindingsRule(clean=("all",)))
     assert clean.passed
+
+
+@pytest.mark.parametrize(("clean", "worse"), [("hub", "one list for all"), ("ties at the last place", "constant scores")])
+def test_a_finding_that_is_named_covers_the_worse_one_that_takes_its_place(clean: str, worse: str) -> None:
+    found = Reports(made({}, [{"name": worse, "text": "", "value": 1.0}]), None)
+    (judged,) = found.judge_findings(FindingsRule(clean=(clean,)))
+    assert (judged.rule, judged.passed) == (f"finding: {worse}", False)
 
 
 @pytest.mark.parametrize(
