@@ -14,6 +14,7 @@ from towers.config.recipe import Config
 
 FILES = ("events", "users", "items")
 TYPES_SHOWN = 5
+LONGEST = 40  # letters of a name by which the others are aligned
 ITEMS_ALONE = "left out: task = 'similarity' trains the item tower alone"
 # A column tells the item if this share of the items with several events, at least so many, have one value, or so
 # many of the values one item, and no value is in most events, nor has each user one. What depends on the moment is far
@@ -35,7 +36,7 @@ def column_lines(dataset: Dataset, config: Config | None = None) -> list[str]:
     """
     rows = [(file, printable(column), printable(told)) for file, column, told in _rows(dataset, config)]
     rows.sort(key=lambda row: FILES.index(row[0]))
-    wide = [max((len(row[place]) for row in rows), default=0) for place in (0, 1)]
+    wide = [max((len(row[place]) for row in rows if len(row[place]) <= LONGEST), default=0) for place in (0, 1)]
     heading = "columns:" if config is not None else "columns, and the features of a recipe that names none:"
     return [heading, *(f"  {file:<{wide[0]}}  {column:<{wide[1]}}  {told}" for file, column, told in rows)]
 

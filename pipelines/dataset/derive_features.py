@@ -21,6 +21,7 @@ DISTINCT_SHARE = 0.5  # a string column whose distinct values are a larger share
 ODD_SHARE = 0.5  # a string column that holds fewer texts that are no numbers than this would be one of numbers
 FEW_TEXTS = 3  # so few different texts, as 0, 1 and yes, are categories
 LONGEST_WORD = 30  # letters shown of a word
+LONGEST_NAME = 100  # letters of a derived name, which files are called by
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
 LARGEST_CODE, MOST_CODES, ROWS_A_CODE = 999, 50, 20
 NO_VALUE = "it has no value"
@@ -96,7 +97,7 @@ def choices(dataset: Dataset, side: str) -> dict[str, Choice]:
     made: dict[str, Choice] = {}
     # Left-out columns take the names that remain free.
     for column, (kind, reason, settings) in sorted(found.items(), key=lambda each: each[1][0] is None):
-        made[column] = Choice(_free_name(input_name(column), taken), kind, reason, settings)
+        made[column] = Choice(_free_name(input_name(column)[:LONGEST_NAME], taken), kind, reason, settings)
         taken.append(made[column].name)
     return {column: made[column] for column in found}
 

@@ -236,7 +236,7 @@ class _Reader:
         if not unknown.any():
             return frame, item
         if not self.rejects.skip:
-            self._refuse_strangers(item)
+            self._refuse_strangers(np.concatenate([*map(np.unique, self.parts["item"]), item]))
         reason = "an item that the items file does not have"
         return self.rejects.split_off(frame, pl.lit(pl.Series(unknown)), path, column, reason), item[~unknown]
 

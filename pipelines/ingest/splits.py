@@ -218,14 +218,20 @@ def _spread(events: EventTable) -> Int64s:
 
 
 def _last(events: EventTable, some: NDArray[np.bool_], share: float) -> Int64s:
-    """Returns the places of the last `share` of each user's events among `some`, by time; each user keeps one."""
+    """Returns the places of the last `share` of each user's events among `some`, by time; each user keeps one.
+
+    Of lists too short for one event at this share, some give one, spread evenly over the users.
+    """
     assert events.time is not None
     places = np.flatnonzero(some)
     user = events.user[places]
     order = np.lexsort((events.time[places], user))
     places, user = places[order], user[order]
     counts = np.bincount(user, minlength=len(events.user_ids))
-    taken = np.minimum(np.rint(share * counts), np.maximum(counts - 1, 0)).astype(np.int64)
+    taken = np.rint(share * counts)
+    short = (taken == 0) & (counts > 1)
+    taken[short] = np.diff(np.rint(np.cumsum(share * counts[short])), prepend=0)
+    taken = np.minimum(taken, np.maximum(counts - 1, 0)).astype(np.int64)
     from_end = np.cumsum(counts)[user] - np.arange(len(user))
     last: Int64s = places[from_end <= taken[user]]
     return last

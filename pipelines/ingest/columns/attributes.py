@@ -106,12 +106,14 @@ def typed_columns(frame: pl.DataFrame, columns: list[str], path: Path, rejects: 
         elif dtype in (pl.Datetime, pl.Date):
             frame = in_calendar(frame, column, path, rejects)
             value = value.cast(pl.Datetime("us")).dt.epoch("s")
-        elif isinstance(dtype, pl.List | pl.Array) and not dtype.inner.is_nested():
+        elif isinstance(dtype, pl.List | pl.Array) and not (
+            dtype.inner.is_nested() or dtype.inner in (pl.Binary, pl.Duration)
+        ):
             if dtype.inner in (pl.Datetime, pl.Date):
                 frame = in_calendar(frame, column, path, rejects)
             value = value if isinstance(dtype, pl.List) else value.arr.to_list()
             value = value.cast(pl.List(pl.String)).list.drop_nulls()
-        elif dtype == pl.Int128:
+        elif dtype in (pl.Int128, pl.Float16):  # later steps compute with neither
             value = value.cast(pl.Float64)
         elif not (dtype in (pl.String, pl.Null) or dtype.is_numeric()):
             raise DataError(f"{path}, column {column!r}: a column of type {dtype} is not supported; drop or convert it")

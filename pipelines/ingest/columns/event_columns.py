@@ -87,7 +87,7 @@ class ContextColumns:
         first = self._kinds.get(column)
         if first is None or (first.empty and kind in ("list", "vector")):
             self._kinds[column] = _First(kind, words, path, empty=kind == "list" and not values.list.len().max())
-        elif kind != first.kind:
+        elif kind != first.kind or (words != first.words and "dates" in (words, first.words)):
             remedy = "; data.vectors or data.lists makes them alike" if {kind, first.kind} == {"list", "vector"} else ""
             raise DataError(
                 f"{path}, column {column!r}: {words} here, {first.words} in {short_name(first.path)}{remedy}"

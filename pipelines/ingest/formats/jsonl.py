@@ -146,8 +146,9 @@ class _Columns:
             keep = [place for place in range(len(block)) if place not in bad]
             columns = {name: [column[place] for place in keep] for name, column in columns.items()}
             block = [block[place] for place in keep]
-        series = [self._series(name, column) for name, column in columns.items()]
-        return pl.DataFrame([*series, pl.Series(ROW, [row for row, _ in block], dtype=pl.UInt32)])
+        # By name: of a list of series polars renames one without a name.
+        series = {name: self._series(name, column) for name, column in columns.items()}
+        return pl.DataFrame(series | {ROW: pl.Series([row for row, _ in block], dtype=pl.UInt32)})
 
     def _refused(self, name: str, column: list[Any], block: list[tuple[int, bytes]], before: set[int]) -> set[int]:
         """Rejects the values that do not fit the column's first type and returns their places.

@@ -174,13 +174,13 @@ class TextFile:
     Attributes:
         lines: number of lines.
         valid: whether the whole file is UTF-8.
-        quotes: whether it contains a double quote.
+        quotes: how many double quotes it contains.
         blanks: whether it may contain a blank line (two line ends in a row, even inside quotes).
     """
 
     lines: int
     valid: bool
-    quotes: bool
+    quotes: int
     blanks: bool
 
 
@@ -197,13 +197,13 @@ def text_file(path: Path, *, skip: bool = False) -> TextFile:
     if path.stat().st_size == 0:
         raise DataError(f"{path}: the file is empty")
     decoder = codecs.getincrementaldecoder("utf-8")()
-    newlines, valid, quotes, blanks, tail = 0, True, False, False, b"\n"
+    newlines, valid, quotes, blanks, tail = 0, True, 0, False, b"\n"
     with path.open("rb") as handle:
         while block := handle.read(BLOCK_BYTES):
             if valid:
                 valid = _decodes(decoder, block, path, newlines, skip=skip)
             newlines += block.count(b"\n")
-            quotes = quotes or b'"' in block
+            quotes += block.count(b'"')
             blanks = blanks or b"\n\n" in tail + block or b"\n\r\n" in tail + block
             tail = block[-2:]
     if valid and decoder.getstate()[0]:

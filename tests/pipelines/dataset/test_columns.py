@@ -312,10 +312,32 @@ def test_no_name_of_the_data_is_a_command_of_the_terminal_or_a_line_of_its_own(t
     assert len([line for line in told if line.startswith("  items   mood\\x1b[31m\\n  users   age ")]) == 1
 
 
-@pytest.mark.parametrize("column", ["", "__index_level_0__", "Unnamed: 0", "Unnamed: 0.1"])
-def test_the_row_numbers_of_pandas_become_no_feature(tmp_path: Path, column: str) -> None:
-    prepared(tmp_path, "csv", **{name: frame.with_row_index(column) for name, frame in frames().items()})
-    data = Dataset.open(tmp_path / "out-csv")
+def test_numbers_of_sixteen_bits_keep_their_fractions(tmp_path: Path) -> None:
+    items = frames()["items"]
+    halves = pl.Series("halves", [row % 4 / 2 for row in range(items.height)]).cast(pl.Float16)
+    prepared(tmp_path, "parquet", items=items.with_columns(halves))
+    (told,) = (line for line in column_lines(Dataset.open(tmp_path / "out-parquet")) if "halves" in line)
+    assert "numbers with fractions" in told
+
+
+def test_names_too_long_for_a_file_are_cut_and_told_apart(tmp_path: Path) -> None:
+    long, users = "Which of these did you buy? " * 12, frames()["users"]
+    answers = pl.Series([str(row % 3) + "x" for row in range(users.height)])
+    prepared(tmp_path, "parquet", users=users.with_columns(answers.alias(f"{long}{end}") for end in "ab"))
+    data = Dataset.open(tmp_path / "out-parquet")
+    resolved = check.check_recipe(Config(), data).features
+    names = {each.column: name for name, each in (resolved.query or {}).items() if (each.column or "").startswith("Wh")}
+    assert names.keys() == {f"{long}a", f"{long}b"} and len({*names.values()}) == 2
+    assert max(map(len, names.values())) < 110
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [("", "csv"), ("", "jsonl"), ("__index_level_0__", "csv"), ("Unnamed: 0", "csv"), ("Unnamed: 0.1", "csv")],
+)
+def test_the_row_numbers_of_pandas_become_no_feature(tmp_path: Path, column: str, kind: str) -> None:
+    prepared(tmp_path, kind, **{name: frame.with_row_index(column) for name, frame in frames().items()})
+    data = Dataset.open(tmp_path / f"out-{kind}")
     why = "row numbers that pandas wrote" if column else "it has no name, like the row numbers that pandas writes"
     told = [" ".join(line.split()) for line in column_lines(data)]
     hints = dict.fromkeys(("events", "users", "items"), "")

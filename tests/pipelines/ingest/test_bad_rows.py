@@ -198,6 +198,8 @@ def test_a_bad_row_of_a_parquet_file_is_named(tmp_path: Path, bad: dict[str, obj
         ("action", [b"\xff", b"a"], "an event's type is text or a number, got Binary"),
         ("action", [timedelta(1), timedelta(2)], "an event's type is text or a number, got Duration"),
         ("place", [{"x": 1}, {"x": 2}], "is not supported; drop or convert it"),
+        ("place", [[b"\xff"], [b"a"]], "is not supported; drop or convert it"),
+        ("place", [[timedelta(1)], [timedelta(2)]], "is not supported; drop or convert it"),
     ],
 )
 def test_a_parquet_column_of_a_wrong_type_is_refused(
@@ -241,6 +243,13 @@ def test_a_quote_left_open_is_refused_with_the_row_on_which_it_opens(
     opened = before.count("\n") + 2
     told = r": a quote of the record that begins here is not closed: |: " if after else ": "
     with pytest.raises(DataError, match=rf"e.csv, row {opened}: not valid CSV({told})"):
+        prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
+
+
+@pytest.mark.parametrize("end", ['"B', '"B ""'])
+def test_a_quote_left_open_in_the_last_cell_is_refused(tmp_path: Path, end: str) -> None:
+    (tmp_path / "e.csv").write_text(f'user,item,title\nu1,a,"A ""1"""\nu2,b,{end}')
+    with pytest.raises(DataError, match=r"e.csv, row 3: not valid CSV: "):
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", on_bad_rows="skip")
 
 
@@ -396,6 +405,17 @@ def test_an_event_with_an_unknown_item_is_a_bad_row(tmp_path: Path) -> None:
         prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files)
     manifest = prepare.run(ALL_TRAIN, tmp_path / "e.csv", tmp_path / "out", **files, on_bad_rows="skip")
     assert (manifest.items, manifest.rejected, manifest.events["train"]) == (3, 1, 2)
+
+
+def test_of_many_small_files_the_one_with_an_unknown_item_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "events"
+    folder.mkdir()
+    for part in range(30):
+        (folder / f"part-{part:02}.csv").write_text(f"user,item\nu{part},i{part}\n")
+    (folder / "part-30.csv").write_text("user,item\nu0,gone\n")
+    (tmp_path / "items.csv").write_text("item\n" + "".join(f"i{part}\n" for part in range(50)))
+    with pytest.raises(DataError, match=r"part-30.csv, row 2, column 'item': .* does not have, got 'gone'"):
+        prepare.run(ALL_TRAIN, folder, tmp_path / "out", items=tmp_path / "items.csv")
 
 
 @pytest.mark.parametrize(

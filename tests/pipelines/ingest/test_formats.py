@@ -260,6 +260,14 @@ def test_an_id_that_is_no_number_in_a_float_column_is_refused_and_whole_numbers_
         opened(tmp_path, tmp_path / "log.parquet")
 
 
+@pytest.mark.parametrize(("value", "shown"), [(1.5, "1.5"), (2050.0, "2050.0")])
+def test_an_id_that_a_float16_does_not_hold_exactly_is_refused(tmp_path: Path, value: float, shown: str) -> None:
+    ids = pl.Series("item", [3.0, value], dtype=pl.Float32).cast(pl.Float16)
+    pl.DataFrame({"user": [1, 2], "item": ids}).write_parquet(tmp_path / "log.parquet")
+    with pytest.raises(DataError, match=rf"log.parquet, row 2, column 'item': an id must be .* got '{shown}'"):
+        opened(tmp_path, tmp_path / "log.parquet")
+
+
 ID = st.text(st.characters(exclude_categories=("Cs", "Cc")), min_size=1, max_size=6).filter(lambda text: text.strip())
 # Text ids that look like 1 and 1.0 in one column are refused on purpose.
 WORDS = ID.filter(lambda text: not text.strip().replace(".", "").isdigit())

@@ -190,6 +190,16 @@ def test_last_validation_is_the_end_of_each_list(tmp_path: Path) -> None:
     assert data.manifest.timed and data.manifest.time_unit == "order"
 
 
+def test_of_lists_too_short_for_their_share_some_give_an_event(tmp_path: Path) -> None:
+    train = {f"u{n}": [f"i{n}-{k}" for k in range(4)] for n in range(100)}
+    source = folder_of_lists(tmp_path, train=train, test={"u3": ["x"]})
+    data = prepared_from(source, tmp_path, validation="last", ordered=True, valid_share=0.1)
+    held = by_user(data, "valid")
+    assert len(held) == 0.1 * 400 and all(items == [train[user][-1]] for user, items in held.items())
+    every_tenth = [sum(f"u{n}" in held for n in range(first, first + 10)) for first in range(0, 100, 10)]
+    assert every_tenth == [4] * 10
+
+
 def test_a_validation_file_is_spread_over_the_lists(tmp_path: Path) -> None:
     source = folder_of_lists(
         tmp_path, train={"u": list("abcdef")}, valid={"u": ["x", "y"], "v": ["z"]}, test={"u": ["t"]}

@@ -130,14 +130,15 @@ def test_a_file_with_other_columns_than_the_first_is_refused_with_them(
 
 VALUES: dict[str, list[object]] = {
     "string": ["x", True],
-    "number": [7, 1.5, date(2026, 11, 1)],
+    "number": [7, 1.5],
+    "date": [date(2026, 11, 1)],
     "list": [["x"], [1]],
     "vector": [[1.5, 2.0]],
 }
 
 
 # Once a column holds vectors, what cannot be one is refused as such.
-@pytest.mark.parametrize(("first", "second"), [*product(list(VALUES)[:3], VALUES), ("vector", "vector")])
+@pytest.mark.parametrize(("first", "second"), [*product(list(VALUES)[:4], VALUES), ("vector", "vector")])
 def test_a_column_is_of_one_kind_in_all_files(tmp_path: Path, first: str, second: str) -> None:
     (tmp_path / "log").mkdir()
     for one, other in product(VALUES[first], VALUES[second]):
@@ -145,11 +146,11 @@ def test_a_column_is_of_one_kind_in_all_files(tmp_path: Path, first: str, second
             frame = pl.DataFrame({"user": [f"u{name}"], "item": ["i"], "c": [value]})
             frame.write_parquet(tmp_path / "log" / f"{name}.parquet")
         if first == second:
-            assert opened(tmp_path, tmp_path / "log").manifest.event_columns == {"c": first}
+            assert opened(tmp_path, tmp_path / "log").manifest.event_columns == {"c": "number" if first == "date" else first}
             continue
         with pytest.raises(DataError) as caught:
             opened(tmp_path, tmp_path / "log")
-        exact = {bool: "booleans", date: "dates"}
+        exact = {bool: "booleans"}
         here, there = exact.get(type(other), f"{second}s"), exact.get(type(one), f"{first}s")
         remedy = "; data.vectors or data.lists makes them alike" if (first, second) == ("list", "vector") else ""
         told = f"{tmp_path / 'log' / 'c.parquet'}, column 'c': {here} here, {there} in a.parquet{remedy}"
