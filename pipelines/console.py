@@ -101,7 +101,7 @@ def towers(program: str = TOWERS) -> str:
     beside = Path(sys.executable).with_name(program)
     if shutil.which(program) or not beside.exists():
         return program
-    return str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside)
+    return shlex.quote(str(beside.relative_to(Path.cwd()) if beside.is_relative_to(Path.cwd()) else beside))
 
 
 @contextmanager
@@ -156,8 +156,9 @@ def _bars() -> Iterator[Progress]:
             TimeRemainingColumn(elapsed_when_finished=True),
             TextColumn("{task.fields[note]}"),
         )
-        # A result that goes to a file must not go to the terminal instead.
-        with Progress(*columns, console=Console(file=terminal), redirect_stdout=sys.stdout.isatty()) as bars:
+        # A result that goes to a file, or nowhere, must not go to the terminal instead.
+        shown = sys.stdout is not None and sys.stdout.isatty()
+        with Progress(*columns, console=Console(file=terminal), redirect_stdout=shown) as bars:
             yield bars
 
 

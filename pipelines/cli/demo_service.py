@@ -54,7 +54,8 @@ def running(bundle: Path, log: Path) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"http://127.0.0.1:{port}"
-    words = [sys.executable, "-m", "pipelines", "serve", "--bundle", str(bundle), "--host", "127.0.0.1"]
+    # -P: nothing of the current directory is imported.
+    words = [sys.executable, "-P", "-m", "pipelines", "serve", "--bundle", str(bundle), "--host", "127.0.0.1"]
     words += ["--port", str(port)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TOWERS_")}
     with log.open("wb") as output:

@@ -140,6 +140,10 @@ def tune(
     """Search for the recipe that suits a data set, by its validation events alone."""
     if overrides and config is None:
         raise typer.BadParameter("needs the recipe that it overrides; add --config RECIPE.toml", param_hint="--set")
+    if config is not None and config.exists() and out.exists() and out.samefile(config):
+        raise typer.BadParameter(
+            "is the recipe of --config, which resuming reads again; name another", param_hint="--out"
+        )
     with sigterm_as_ctrl_c():
         from pipelines.tuning import tune as command
         from towers.config.recipe import load_config

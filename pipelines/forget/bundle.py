@@ -18,6 +18,7 @@ from serving.bundle.manifest import MANIFEST, FeatureSpec, Manifest, read_manife
 from serving.bundle.profiles import write_profiles
 from serving.bundle.reader import QUERY_ID, Bundle
 from serving.bundle.writer import version_after
+from serving.files.access import keep_all_access
 from serving.files.lock import exclusive
 from serving.files.staging import staged
 
@@ -60,6 +61,7 @@ def forget_in_bundle(path: Path, user: str, *, dry_run: bool) -> dict[str, int]:
 
                 forget_in_tower(directory / name, *known)
             _write_manifest(bundle.manifest, directory, queries=len(bundle.query_names) - int(row >= 0))
+            keep_all_access(directory, path)
             Bundle.open(directory)
         return found
 

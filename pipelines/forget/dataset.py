@@ -17,6 +17,7 @@ from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.manifest import MANIFEST, SCHEMA_VERSION, digest_files, with_fingerprint
 from pipelines.ingest.formats.rejects import without_value, without_values
 from pipelines.rankers.cache import Cache
+from serving.files.access import keep_all_access
 from serving.files.lock import exclusive
 from serving.files.staging import remove, staged
 from towers.data.events import Events, Int32s
@@ -65,6 +66,7 @@ def forget_in_dataset(path: Path, user: str, *, dry_run: bool) -> dict[str, int]
                 rest = rest.with_columns(value=pl.when(~_names(user)).then("value"))
                 without_values(rest, data.manifest.roles["user"]).write_csv(directory / REJECTS)
             _write_manifest(data, directory, rejected)
+            keep_all_access(directory, path)
             Dataset.open(directory)
             remove(Cache.beside(path).folder)  # not later: after a kill, the next attempt would find no user
         return found

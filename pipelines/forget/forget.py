@@ -18,7 +18,7 @@ from pipelines.forget.left_overs import refuse_left_overs
 from pipelines.forget.run import saw_user
 from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
-from pipelines.service.verify import VERIFY, verify
+from pipelines.service.verify import VERIFY, megabytes, verified
 from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST, not_a_bundle
 from serving.bundle.versions import CANDIDATE, Versions
@@ -91,7 +91,9 @@ def run(
         with _nothing_removed():
             stores = copies.enter_context(stored_bundles(urls)) if urls else []
             if every:
-                verify(*every)
+                with progress(VERIFY, total=sum(map(megabytes, every)), unit="MB") as advance:
+                    for path in every:
+                        verified(path, advance)  # and not kept open: each holds a handle for every file that it maps
         searched: list[tuple[Place, Path, Callable[[], None] | None]] = [(path, path, None) for path in every]
         searched += [
             (store.place(name), path, partial(store.replace, name))
@@ -207,7 +209,7 @@ def _bundles(path: Path, *, again: bool = False) -> list[Path]:
             bundle = _target(path / info.name)
             put_back(bundle.parent, bundle.name)
             refuse_left_overs(bundle.parent, bundle.name)
-            if bundle.exists():
+            if (bundle / MANIFEST if again else bundle).exists():  # one that is being copied has none yet
                 found.append(bundle)
             elif info.state in ("active", "canary") and not again:  # earlier ones may have been removed since
                 todo = "restore it or choose another one: towers bundles"

@@ -12,7 +12,7 @@ from pipelines.evaluation.findings import LATER_PRIOR
 from pipelines.evaluation.report_json import REPORT, finding, protocol_of, read_report
 from pipelines.evaluation.slices import SOMETIMES
 from pipelines.launch.rules import LOOK_AHEAD, OF_ALL_LISTS, FigureRule, FindingsRule, SliceRule
-from pipelines.launch.sides import Unpaired, paired_values, refuse_other_prior, same_slices
+from pipelines.launch.sides import UnpairedError, paired_values, refuse_other_prior, same_slices
 from pipelines.launch.significance import difference
 from pipelines.rankers.bootstrap import Estimate, bootstrap
 
@@ -197,7 +197,7 @@ class Reports:
         """The difference in a slice, paired if it can be, and a note that says which."""
         try:
             paired = self._paired(rule, name)
-        except Unpaired as error:
+        except UnpairedError as error:
             return difference(one, other), f"not paired: {error}"
         assert paired is not None  # as a ratio may be
         return paired, PAIRED

@@ -31,7 +31,7 @@ FIGURE, INSIDE = "figure", "inside"
 Floats = NDArray[np.float64]
 
 
-class Unpaired(DataError):
+class UnpairedError(DataError):
     """Two reports of the same users and targets do not tell the figures of each of them."""
 
 
@@ -185,13 +185,13 @@ def paired_values(paths: tuple[Path, Path], ranker: str, metric: str, part: str 
         part: a slice, whose users alone are read; None for all users.
 
     Raises:
-        Unpaired: a report has no table of users, a table does not say who is in the slice, or others are in it.
+        UnpairedError: a report has no table of users, a table does not say who is in the slice, or others are in it.
         DataError: the reports are about other users or targets.
     """
     one, other = (_figures(path, ranker, metric, part) for path in paths)
     refuse_other_users(paths[0], one, paths[1], other)
     if not one[INSIDE].equals(other[INSIDE]):
-        raise Unpaired(f"{paths[0]} and {paths[1]} have other users in the slice {part!r}")
+        raise UnpairedError(f"{paths[0]} and {paths[1]} have other users in the slice {part!r}")
     values: Floats = np.stack([rows.filter(INSIDE)[FIGURE].to_numpy() for rows in (one, other)], axis=1)
     return values.astype(np.float64)
 
@@ -200,7 +200,7 @@ def _figures(path: Path, ranker: str, metric: str, part: str | None) -> pl.DataF
     """The columns by which users are known, their `FIGURE`, and whether they are `INSIDE` the slice."""
     file, (name, _, k) = path / report_json.PER_USER, metric.partition("@")
     if not file.is_file():
-        raise Unpaired(f"{path} has no {file.name}")
+        raise UnpairedError(f"{path} has no {file.name}")
     rows = pl.scan_parquet(file, glob=False)
     there = rows.collect_schema().names()
     of_all, of_targets = column(ranker, name, int(k)), column(ranker, str(part), int(k))
@@ -209,7 +209,7 @@ def _figures(path: Path, ranker: str, metric: str, part: str | None) -> pl.DataF
     elif of_targets in there:
         figure, inside = pl.col(of_targets), pl.col(of_targets).is_not_nan()
     else:
-        raise Unpaired(f"{file} does not say who is in the slice {part!r}: it is of an earlier release")
+        raise UnpairedError(f"{file} does not say who is in the slice {part!r}: it is of an earlier release")
     about = [each for each in (*SAME_USERS, USER) if each in there]
     return rows.select(*about, figure.alias(FIGURE), inside.alias(INSIDE)).collect()
 

@@ -116,13 +116,13 @@ def first_whole(bundles: Sequence[Path], settings: Settings) -> Path:
     """The first of these bundles that is whole; the service tells why it is not the first of all.
 
     Raises:
-        BundleError: none is; of the first.
+        BundleError, OSError: none is; of the first.
     """
-    errors = []
+    errors = list[Exception]()
     for path in bundles:
         try:
             Bundle.open(path, verify=settings.verify)
-        except BundleError as error:
+        except (BundleError, OSError) as error:
             errors.append(error)
         else:
             return path

@@ -139,7 +139,15 @@ class HttpTools(_Whole, HttpToolsProtocol):
     """uvicorn's protocol with the parser httptools."""
 
     def on_headers_complete(self) -> None:
-        """See uvicorn; one request too many ends the connection, and the rest of the read is dropped."""
+        """See uvicorn; one request too many ends the connection, and the rest of the read is dropped.
+
+        Raises:
+            ValueError: what the parser would take for another request, which uvicorn answers with 400.
+        """
+        if b"#" in self.url:
+            raise ValueError("the parser cuts the path there, and the rest may be that of another item")
+        if self.parser.get_method() == b"CONNECT":
+            raise ValueError("the parser takes what follows the head for the next request")
         if len(self.pipeline) >= MOST_PIPELINED and not self.transport.is_closing():
             metrics.refused("connections")
             self.transport.abort()

@@ -43,7 +43,8 @@ def run(count: int, words: Sequence[str]) -> int:
                 config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": rank}})
                 workers.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "pipelines", *words],
+                        # -P: nothing of the current directory is imported.
+                        [sys.executable, "-P", "-m", "pipelines", *words],
                         env=os.environ | {"TF_CONFIG": config},
                         stderr=logs[rank - 1] if rank else None,
                         # Ctrl-C in a terminal would reach each of them at another step.

@@ -37,16 +37,17 @@ class Ids(Sequence[str]):
         start: where the first begins.
         offsets: [N + 1] where each begins after `start`, and the end.
         slots: the hash table; see above.
-
-    Attributes:
-        rows: id to row.
     """
 
     def __init__(self, text: Bytes, start: int, offsets: NDArray[np.int64], slots: NDArray[np.int32]) -> None:
         self.text, self.start, self.offsets, self.slots = text, start, offsets, slots
         # Several times faster than the array for single numbers.
         self._numbers = offsets.data
-        self.rows = RowOf(self)
+
+    @property
+    def rows(self) -> "RowOf":
+        """Id to row. Not kept here: a cycle would hold the files of a bundle that nobody needs any more."""
+        return RowOf(self)
 
     @classmethod
     def of(cls, ids: pl.Series) -> "Ids":

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from serving.bundle import arrays as files
 from serving.bundle.manifest import MANIFEST, FileInfo, IndexInfo, Manifest, read_manifest, write_manifest
+from serving.files.access import keep_access, keep_all_access
 from serving.files.staging import flush_to_disk, remove, staged
 
 
@@ -32,6 +33,7 @@ def replace_index(bundle: Path, info: IndexInfo, directory: Path | None = None) 
     )
     with staged(bundle / MANIFEST, overwrite=True) as staging:
         write_manifest(manifest, staging)
+        keep_access(staging, bundle / MANIFEST)
     for each in (bundle / files.INDEX).glob("*"):
         if path is None or each != bundle / path:
             remove(each)
@@ -44,6 +46,8 @@ def _move_in(bundle: Path, directory: Path) -> tuple[str, dict[str, FileInfo]]:
     path = f"{files.INDEX}/{name}"
     place = bundle / path
     place.parent.mkdir(exist_ok=True)
+    keep_access(place.parent, bundle)
+    keep_all_access(directory, place)
     flush_to_disk(directory)
     # The same content may exist already, from this index or from a run that was killed before its manifest.
     if place.exists() and files.digests(place, files.files_under(place)) == inner:

@@ -1,4 +1,4 @@
-"""Who may read a file that several users replace in turn."""
+"""Who may read files that several users replace in turn."""
 
 import os
 import stat
@@ -9,13 +9,14 @@ from pathlib import Path
 def keep_access(staging: Path, out: Path) -> None:
     """Gives new content owner and mode of the file that it will replace, whatever the umask: a service reads it.
 
-    If the owner cannot be kept, the mode is no narrower than before. A first file can be read by whom its folder can.
+    If the owner cannot be kept, the mode is no narrower than before. What replaces nothing has owner and readers of its
+    folder.
     """
-    if not out.exists():
-        staging.chmod(stat.S_IWUSR | out.parent.stat().st_mode & 0o444)
-        return
-    before = out.stat()
+    like = next(each for each in (out, *out.parents) if each.exists())
+    before = like.stat()
     mode = stat.S_IMODE(before.st_mode)
+    if like.is_dir() and not staging.is_dir():
+        mode = stat.S_IWUSR | mode & 0o444
     try:
         os.chown(staging, before.st_uid, before.st_gid)
     except OSError:
@@ -23,3 +24,9 @@ def keep_access(staging: Path, out: Path) -> None:
             os.chown(staging, -1, before.st_gid)
         mode |= stat.S_IMODE(staging.stat().st_mode)
     staging.chmod(mode)
+
+
+def keep_all_access(staging: Path, out: Path) -> None:
+    """Does the work of `keep_access` for a directory and all that it holds."""
+    for path in (staging, *staging.rglob("*")):
+        keep_access(path, out / path.relative_to(staging))

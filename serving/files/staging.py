@@ -170,6 +170,8 @@ def refuse_existing(
         OSError: it is a URL, or its parent is not a directory, or not writable.
     """
     refuse_url(out)
+    if out.is_symlink() and not out.exists():
+        raise OutputExistsError(f"{out} is a link to {out.readlink()}, which does not exist; remove it, or name that")
     if out.exists():
         if not overwrite:
             raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")

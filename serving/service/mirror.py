@@ -20,7 +20,7 @@ from serving.bundle.versions import Versions
 from serving.client.address import without_secrets
 from serving.errors import BundleError
 from serving.files.disk_full import DiskFullError
-from serving.files.staging import put_back, remove, remove_left_overs, staged
+from serving.files.staging import put_back, remove, remove_left_overs, staged, unclear
 from serving.service.fetch import PARTIAL, staging_of
 from serving.service.look import Look, Refusal, refusal_of
 from serving.service.store import Store
@@ -160,6 +160,9 @@ class Mirror:
                 for path in sorted((self.root / name).iterdir(), key=lambda path: path.name == MANIFEST):
                     remove(path)
                 remove(self.root / name)
+            for out, _, path in unclear(self.root):  # of a container of another name, killed; here nobody else writes
+                if out.exists():
+                    remove(path)
 
     def _copies(self) -> list[str]:
         """The names of the copies; other directories, such as one's backups, are not for it to remove."""

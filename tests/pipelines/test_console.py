@@ -67,6 +67,14 @@ def test_one_step_is_singular(monkeypatch: pytest.MonkeyPatch) -> None:
     assert told == ["train: 1 epoch, 0.1 epochs/s", "train: 1 epoch in 10.0 s, 0.1 epochs/s"]
 
 
+def test_a_bar_needs_no_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
+    with streams(terminal=True) as shown, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", None)  # as after >&-
+        with console.progress("read", total=1, unit="rows") as advance:
+            advance(1)
+    assert "100%" in ESCAPES.sub("", shown.err)
+
+
 def test_a_terminal_shows_a_bar_and_lines_above_it_and_a_result_goes_to_its_file() -> None:
     with streams(terminal=True) as shown:
         with console.progress("read events", total=40, unit="rows") as advance:
@@ -148,6 +156,9 @@ def test_towers_is_called_by_its_path_where_its_name_is_not_enough(
     assert console.towers() == str(tmp_path / "bin" / "towers")
     monkeypatch.chdir(tmp_path)
     assert console.towers() == "bin/towers"
+    (tmp_path / "bin").rename(tmp_path / "my bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "my bin" / "python"))
+    assert shlex.split(console.towers()) == ["my bin/towers"]
 
 
 NOISE = (

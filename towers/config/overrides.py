@@ -13,6 +13,7 @@ from towers.errors import ConfigError
 WHOLE = ("loss", "sampler", "contrast", "distillation")
 DEFAULT_NAMES = {"loss": "sampled_softmax", "sampler": "in_batch"}
 NAMES = ("loss.name", "sampler.name")
+TABLES = [["data", "lists"], *(["features", side] for side in SIDES)]  # whose keys are of the data
 
 
 def ordered(overrides: Iterable[str]) -> list[str]:
@@ -35,7 +36,7 @@ def _head(override: str) -> str:
     return key if value else f"{key}="
 
 
-def apply_override(raw: dict[str, Any], override: str) -> None:
+def apply_override(raw: dict[str, Any], override: str) -> list[str] | None:
     """Changes `raw` in place.
 
     An empty value removes a key, a feature, or a section of `WHOLE` or ``features.SIDE``. A feature of a
@@ -45,6 +46,9 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         raw: the sections of a recipe.
         override: ``section.key=value``, the value in TOML syntax; a bare word is a string.
 
+    Returns:
+        The parts of the key if it was to be removed and is not there: it may be misspelt.
+
     Raises:
         ConfigError: the override has another form, or removes what cannot be removed.
     """
@@ -52,13 +56,15 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
     parts = [part.strip() for part in key.split(".")]
     if len(parts) == 1 and parts[0] in WHOLE and equals and not text.strip():
         raw.pop(parts[0], None)
-        return
+        return None
     if not equals or not all(parts) or (len(parts) < 2 and parts != ["task"]):
         raise ConfigError(f"--set {override!r}: expected section.key=value, for example train.epochs=5")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
+        value, *more = tomllib.loads(f"value = {text}").values()
     except tomllib.TOMLDecodeError:
-        value = text.strip()
+        value, more = text.strip(), []
+    if more:
+        raise ConfigError(f"--set {override!r}: expected one value; give each key a --set of its own")
     node = raw
     for depth, part in enumerate(parts[:-1]):
         derived = parts[:depth] == ["features"] and part in SIDES
@@ -71,8 +77,15 @@ def apply_override(raw: dict[str, Any], override: str) -> None:
         node[parts[-1]] = value
     elif _is_derived(raw, parts):
         _leave_out(node, parts, override)
+    elif parts[-1] in node:
+        del node[parts[-1]]
+    elif parts[:-1] in TABLES:
+        table, there = ".".join(parts[:-1]), ", ".join(key for key in node if key != DERIVE) or "nothing"
+        text = f"; an empty text needs its quotes: --set '{key}=\"\"'" if table == "data.lists" else ""
+        raise ConfigError(f"--set {override!r}: there is no such key to take out; {table} holds {there}{text}")
     else:
-        node.pop(parts[-1], None)
+        return parts
+    return None
 
 
 def _is_derived(raw: dict[str, Any], parts: list[str]) -> bool:

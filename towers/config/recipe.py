@@ -4,7 +4,8 @@ A mistake is a `ConfigError` that names the key, the value, what is allowed, and
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Literal
 
@@ -123,8 +124,24 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
     for override in ordered(overrides):
-        apply_override(raw, override)
+        if absent := apply_override(raw, override):
+            _refuse_unknown(raw, absent)
     return parse_config(raw, origin=str(path))
+
+
+def _refuse_unknown(raw: Mapping[str, Any], key: Sequence[str]) -> None:
+    """Refuses to take out a key that no recipe can have, which would change nothing."""
+    trial = deepcopy(dict(raw))
+    node = trial
+    for part in key[:-1]:
+        node = node[part]
+    node[key[-1]] = None
+    try:
+        Config.model_validate(with_tuples(trial))
+    except ValidationError as error:
+        unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+        if unknown:
+            raise ConfigError(f"--set '{'.'.join(key)}=': {explain(unknown, Config)}") from None
 
 
 def parse_config(raw: Mapping[str, Any], origin: str = "recipe") -> Config:

@@ -586,6 +586,7 @@ def test_a_refusal_by_the_gate_has_an_exit_code_of_its_own(
         ("prepare --events e --out o --set data.seed=3", ["--set", "--config"]),
         ("tune --dataset d --out o --set train.seed=3", ["--set", "--config"]),
         ("tune --dataset d --out o --trials 0", ["'--trials'"]),
+        ("tune --dataset d --config pyproject.toml --out pyproject.toml", ["--out", "is the recipe of --config"]),
         ("recall --bundle b --out o --k 0", ["'--k'"]),
         ("serve --bundle b --port 70000", ["'--port'", "65535"]),
         ("embed --bundle b --out o", ["--users / --items", "give one of them"]),

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,8 @@ from pipelines.forget.bundle import forget_in_bundle
 from pipelines.ingest import prepare
 from pipelines.launch.gate import model_of
 from serving.bundle.encoder import Encoder
-from serving.bundle.manifest import FeatureSpec, read_manifest
+from serving.bundle.index_writer import replace_index
+from serving.bundle.manifest import FeatureSpec, IndexInfo, read_manifest
 from serving.bundle.reader import Bundle
 from serving.bundle.versions import Versions
 from serving.catalogue.journal import Impression, UserEvent
@@ -164,6 +166,48 @@ def test_every_bundle_of_a_root_is_searched_so_that_a_rollback_stays_without(
     assert versions.rollback() == "one"
     assert forget.run("u5", bundles=[root]) == {}
     assert "in none of these places; nothing was changed" in capsys.readouterr().err
+
+
+def test_a_root_may_hold_more_bundles_than_file_handles(tmp_path: Path) -> None:
+    write_world(tmp_path / "root" / "0")
+    for name in range(1, 12):
+        shutil.copytree(tmp_path / "root" / "0", tmp_path / "root" / str(name))
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    handles = len([*Path("/proc/self/fd").iterdir()])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (handles + 60, limits[1]))
+    try:
+        assert len(forget.run("u5", bundles=[tmp_path / "root"])) == 12
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+
+
+def access(path: Path) -> dict[str, tuple[int, int]]:
+    """Owner and mode of all that a directory holds, and of itself."""
+    found = {str(each.relative_to(path)): each.stat() for each in (path, *path.rglob("*")) if each.name[0] != "."}
+    return {name: (stat.st_uid, stat.st_mode) for name, stat in found.items()}
+
+
+def test_those_who_could_read_a_bundle_can_read_it_without_the_user_and_with_another_index(tmp_path: Path) -> None:
+    path = tmp_path / "bundle"
+    write_world(path)
+    for each in (path, *path.rglob("*")):
+        each.chmod(0o755 if each.is_dir() else 0o644)
+        if not os.geteuid():
+            os.chown(each, 65534, 65534)
+    before, umask = access(path), os.umask(0o077)
+    try:
+        forget.run("u5", bundles=[path])
+        assert access(path) == before
+        made = path / ".made"
+        made.mkdir()
+        (made / "codes").write_text("new")
+        place = replace_index(path, IndexInfo(kind="scann", path="index"), made).index.path  # type: ignore[union-attr]
+        assert place is not None
+    finally:
+        os.umask(umask)
+    owner = before["."][0]
+    new = {"index": (owner, before["."][1]), place: (owner, before["."][1])}
+    assert access(path) == before | new | {f"{place}/codes": before["manifest.json"]}
 
 
 @pytest.mark.parametrize("user", ["u5", "nobody"])

@@ -202,6 +202,17 @@ def test_a_bundle_that_came_into_the_root_meanwhile_is_searched_too(
         assert (GONE in Bundle.open(root / name).query_rows) is dry_run
 
 
+def test_a_bundle_that_is_being_copied_into_the_root_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tmp_path / "bundles"
+    write_world(root / "one")
+    half = shutil.ignore_patterns("manifest.json")
+    first(monkeypatch, forget, "forget_in_bundle", lambda: shutil.copytree(root / "one", root / "two", ignore=half))
+    assert set(forget.run(GONE, bundles=[root])) == {root / "one"}
+    assert "removed meanwhile" not in capsys.readouterr().err
+
+
 def goes(monkeypatch: pytest.MonkeyPatch, name: str, *paths: Path) -> None:
     """Directories are removed before the first call of a function of `forget`."""
     first(monkeypatch, forget, name, lambda: [shutil.rmtree(path) for path in paths])

@@ -360,7 +360,9 @@ def test_findings_by_name_or_all_of_them() -> None:
     assert clean.passed
 
 
-@pytest.mark.parametrize(("clean", "worse"), [("hub", "one list for all"), ("ties at the last place", "constant scores")])
+@pytest.mark.parametrize(
+    ("clean", "worse"), [("hub", "one list for all"), ("ties at the last place", "constant scores")]
+)
 def test_a_finding_that_is_named_covers_the_worse_one_that_takes_its_place(clean: str, worse: str) -> None:
     found = Reports(made({}, [{"name": worse, "text": "", "value": 1.0}]), None)
     (judged,) = found.judge_findings(FindingsRule(clean=(clean,)))

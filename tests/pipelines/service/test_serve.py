@@ -1,5 +1,6 @@
 """`towers serve` below the app: a wrong address is one line before any work; what is no HTTP, or wants another one."""
 
+import errno
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ import uvicorn
 
 from pipelines.errors import DataError
 from pipelines.service import serve as command
+from serving.bundle import arrays
 from serving.errors import BundleError
 from serving.settings import Settings
 from serving.telemetry.metric_files import METRICS
@@ -198,11 +200,19 @@ def test_a_new_journal_is_told_once(tmp_path: Path, workers: int) -> None:
     assert told == [1, 0]
 
 
+def failing_disk(path: Path) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+
 def test_the_newest_bundle_that_is_whole_is_the_one_to_start_with(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_world(tmp_path / name)
     settings = Settings(bundle=tmp_path)
     assert command.first_whole([tmp_path / "two", tmp_path / "one"], settings) == tmp_path / "two"
+    with pytest.MonkeyPatch.context() as patch:
+        whole, sick = arrays.digest, tmp_path / "two" / "popularity.npy"
+        patch.setattr(arrays, "digest", lambda path: whole(path) if path != sick else failing_disk(path))
+        assert command.first_whole([tmp_path / "two", tmp_path / "one"], settings) == tmp_path / "one"
     (tmp_path / "two" / "popularity.npy").write_bytes(b"")
     assert command.first_whole([tmp_path / "two", tmp_path / "one"], settings) == tmp_path / "one"
     with pytest.raises(BundleError, match=r"two/popularity\.npy: truncated"):
@@ -292,12 +302,16 @@ MALFORMED = {
     "wrong chunk for a path that reads none": POST.replace(b"/recall", b"/nowhere")
     + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
     "address of 70,000 bytes": b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n",
+    "target with a fragment": b"DELETE /items/i1#2 HTTP/1.1\r\nHost: x\r\n\r\n",
+    "CONNECT to a path": b"CONNECT /recall HTTP/1.1\r\nHost: x\r\n\r\nGET /healthz HTTP/1.1\r\nHost: x\r\n\r\n",
 }
 
 
-# h11 takes these: a method of its own gets 405 from the app, chunks go before a length.
+# h11 takes these: a method of its own gets 405 from the app, chunks go before a length, and a path has all its letters.
 TAKEN_BY_H11 = {"unknown method", "unknown version", "target that is no path", "length and chunks"} | {
-    "address of 70,000 bytes"
+    "address of 70,000 bytes",
+    "target with a fragment",
+    "CONNECT to a path",
 }
 
 

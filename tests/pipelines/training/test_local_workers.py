@@ -18,6 +18,7 @@ import pytest
 import tensorflow as tf
 
 from pipelines.errors import DataError
+from pipelines.training import local_workers
 from pipelines.training.local_workers import free_ports
 from pipelines.training.train import run
 from pipelines.training.workers import refuse_unshared
@@ -90,6 +91,12 @@ def compare(alone: Path, several: Path) -> None:
     for name, value in ones.items():
         if np.asarray(value).dtype.kind == "f":
             np.testing.assert_allclose(twos[name], value, rtol=CLOSE, atol=CLOSE, err_msg=name)
+
+
+def test_workers_import_nothing_of_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "queue.py").write_text("raise SystemExit(7)\n")
+    assert local_workers.run(1, ["losses"]) == 0
 
 
 @pytest.mark.long

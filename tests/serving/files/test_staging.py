@@ -342,6 +342,18 @@ def test_an_output_in_a_store_is_refused_and_no_folder_has_its_name(
     refuse_existing(tmp_path / url)
 
 
+def test_a_link_to_nothing_is_refused_before_the_work_and_one_to_a_folder_is_replaced(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.symlink_to(tmp_path / "big" / "run")
+    for overwrite in (False, True):
+        with pytest.raises(OutputExistsError, match=r"out is a link to .*big/run, which does not exist; remove it"):
+            refuse_existing(out, overwrite=overwrite)
+    (tmp_path / "big" / "run").mkdir(parents=True)
+    with staged(out, overwrite=True) as half:
+        half.mkdir()
+    assert out.is_dir()
+
+
 def test_an_output_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError, match=f"cannot be written: {tmp_path / 'file'} is not a directory"):

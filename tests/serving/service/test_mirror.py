@@ -371,6 +371,8 @@ def test_what_is_no_copy_stays_and_what_a_killed_removal_left_goes(
     (mirror.root / "link").symlink_to(mirror.root.with_name("kept"))
     left = mirror.root / f".a.{sibling(mirror.root / 'a', 'old').name.split('.')[2]}.999999.old"
     left.mkdir()  # of a service that was killed while it replaced a copy
+    other = mirror.root / ".a.deadbeef.77.old"
+    other.mkdir()  # of a container of another name
     removed = Mock(wraps=remove, side_effect=[DEFAULT, DEFAULT, KeyboardInterrupt])
     for name, *before in (("b", "a"), ("c", "b", "a")):
         shop.put(name)
@@ -385,6 +387,7 @@ def test_what_is_no_copy_stays_and_what_a_killed_removal_left_goes(
     assert held(mirror) == ["b", "c", "link", "state"]
     assert (mirror.root / "state" / "journal.sqlite").read_bytes() == b"changes"
     Bundle.open(mirror.root / "link")
+    assert not other.exists()
 
 
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, mirror: Mirror, shop: Shop) -> None:

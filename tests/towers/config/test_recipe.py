@@ -96,7 +96,7 @@ def test_a_mistake_names_key_and_remedy(raw: dict[str, object], start: str, hint
         ({"model": {"query_layers": 64}}, "model.query_layers: must be a list, such as [64]; got 64"),
         (
             {"model": {"query_layers": "a"}},
-            "model.query_layers: must be a list, each item a whole number from 1; got 'a'",
+            "model.query_layers: must be a list, each item a whole number from 1 to 2147483647; got 'a'",
         ),
         ({"loss": {"matryoshka": 8}}, "loss.matryoshka: must be a list, such as [8]; got 8"),
         ({"data": {"event_types": "buyy"}}, "data.event_types: must be a list, such as ['buyy']; got 'buyy'"),
@@ -121,7 +121,7 @@ def test_a_mistake_names_key_and_remedy(raw: dict[str, object], start: str, hint
         ({"train": {"explode_factor": 1}}, "train.explode_factor: must be a number from 2 or 'off'; got 1"),
         (
             {"features": {"candidate": {"a": {"kind": "id", "start_window": 0}}}},
-            "features.candidate.a.start_window: must be a whole number from 1 or 'list'; got 0",
+            "features.candidate.a.start_window: must be a whole number from 1 to 2147483647 or 'list'; got 0",
         ),
         (
             {"features": {"changes": {"query": {"age": 3}}}},
@@ -277,6 +277,32 @@ def test_naming_another_loss_clears_the_options_of_the_one_before(tmp_path: Path
     recipe.write_text("[contrast]\nweight = 0.1\nwindow = 5\n")
     assert load_config(recipe).contrast.window == 5
     assert load_config(recipe, ["contrast="]).contrast == ContrastConfig()
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("optimizer.clipnorm=", r"optimizer\.clipnorm: no such key; optimizer allows .*; did you mean 'clip_norm'\?"),
+        ("trian.epochs=", r"trian: no such key; a recipe allows .*; did you mean 'train'\?"),
+        ("loss.marginn=", r"loss\.marginn: no such key; loss allows "),
+        ("features.query.age=", r"no such key to take out; features\.query holds user_id$"),
+        (
+            "data.lists.tags=",
+            r"data\.lists holds nothing; an empty text needs its quotes: --set 'data\.lists\.tags=\"\"'$",
+        ),
+        ("train.epochs=5\ntrain.seed=3", r"expected one value"),
+        ("train.epochs=2147483648", r"train\.epochs: Input should be less than or equal to 2147483647"),
+    ],
+)
+def test_an_override_that_would_change_nothing_or_too_much_is_refused(
+    tmp_path: Path, override: str, message: str
+) -> None:
+    recipe = tmp_path / "r.toml"
+    recipe.write_text('[features.query]\nuser_id = { kind = "id" }\n[optimizer]\nclip_norm = 5.0\n')
+    with pytest.raises(ConfigError, match=message):
+        load_config(recipe, [override])
+    # What is not there, but could be, may be taken out.
+    assert load_config(recipe, ["model.temperature=", "loss.correction="]) == load_config(recipe)
 
 
 @pytest.mark.parametrize("override", ["epochs=3", "train.epochs", "train.=3", "train.epochs.deeper=3"])

@@ -146,7 +146,9 @@ def test_a_column_is_of_one_kind_in_all_files(tmp_path: Path, first: str, second
             frame = pl.DataFrame({"user": [f"u{name}"], "item": ["i"], "c": [value]})
             frame.write_parquet(tmp_path / "log" / f"{name}.parquet")
         if first == second:
-            assert opened(tmp_path, tmp_path / "log").manifest.event_columns == {"c": "number" if first == "date" else first}
+            assert opened(tmp_path, tmp_path / "log").manifest.event_columns == {
+                "c": "number" if first == "date" else first
+            }
             continue
         with pytest.raises(DataError) as caught:
             opened(tmp_path, tmp_path / "log")
