@@ -11,6 +11,7 @@ import time
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import chain, count
 from pathlib import Path
 
 from rich.console import Console
@@ -94,6 +95,12 @@ def next_step(*words: str | Path, program: str = TOWERS) -> None:
     """Prints the command to give next; paths are quoted for the shell, strings are taken as they are."""
     quoted = (shlex.quote(str(word)) if isinstance(word, Path) else word for word in words)
     say(" ".join(["next:", towers(program), *quoted]))
+
+
+def free(name: str) -> str:
+    """A name of an output to suggest: this one, or the first of ``NAME-2``, ``NAME-3``, … that is not there yet."""
+    names = chain([name], (f"{name}-{number}" for number in count(2)))
+    return next(each for each in names if not Path(each).exists())
 
 
 def towers(program: str = TOWERS) -> str:

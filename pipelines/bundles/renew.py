@@ -23,6 +23,7 @@ from pipelines.ingest.filters import narrow
 from pipelines.ingest.formats.copies import local_copies
 from pipelines.ingest.formats.rejects import Rejects
 from pipelines.ingest.formats.source import open_source
+from pipelines.service.events import EVENT_COLUMNS
 from pipelines.service.verify import VERIFY, refuse_changed, verify
 from serving.bundle.manifest import MANIFEST, Manifest, read_manifest
 from serving.bundle.prior import weighs
@@ -32,7 +33,7 @@ from serving.client.address import shown_place
 from serving.files.staging import refuse_existing, staged
 from serving.recall.self_test import LEAST_RECALL
 from towers.config.recipe import parse_config
-from towers.config.sections import PriorConfig
+from towers.config.sections import Columns, PriorConfig
 from towers.data.events import Events, Floats
 
 FIELDS = ("days", "users_alike", "now", "past", "length")
@@ -93,6 +94,9 @@ def _made(
     rejects = Rejects(hint="fix the file, or leave the rows out")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
+        # What `towers events export` writes has its own names, whatever those of the training data were.
+        if all(set(table.columns) == set(EVENT_COLUMNS) for _, table in source.events):
+            config = config.model_copy(update={"columns": Columns()})
         # Newer events may be few, so none of them need be of a type that training had.
         table = read_events(source, config, None, rejects, IdForms(IdForm), remedy=remedy, every_type=False)
     warn_of_clocks(table)

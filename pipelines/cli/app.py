@@ -22,7 +22,7 @@ from pipelines.cli.options import Format, Overrides, Overwrite, Recipe, example,
 from pipelines.cli.report import report
 from pipelines.cli.serve import look, serve
 from pipelines.cli.training import train, tune
-from pipelines.console import is_text, next_step, say
+from pipelines.console import free, is_text, next_step, say
 
 app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -72,7 +72,7 @@ def synth(
     from pipelines.ingest.synthetic import synth as command
 
     command.run(out, users=users, items=items, events=events, seed=seed, fashion=fashion, overwrite=overwrite)
-    next_step("prepare --events", out, "--out dataset")
+    next_step("prepare --events", out, "--out", free("dataset"))
 
 
 @app.command(epilog=example("towers check --config default --dataset dataset"))
@@ -83,11 +83,15 @@ def check(
 ) -> None:
     """Find everything that can be wrong with a recipe before a long run."""
     from pipelines.training import check as command
-    from towers.config.recipe import load_config
+    from towers.config.recipe import RECIPES, load_config
 
-    typer.echo(command.describe(command.run(load_config(config, overrides), dataset), dataset))
+    recipe = load_config(config, overrides)
+    typer.echo(command.describe(command.run(recipe, dataset), dataset))
+    if recipe.task == "retrieval" and "model" not in recipe.model_fields_set:
+        plain = "the recipe has no [model]: it trains with the plainest settings, not with those of `default`"
+        say(f"note: {plain}; start from a copy of {RECIPES / 'default.toml'}")
     if dataset is not None:
-        next_step("train --dataset", dataset, "--config", config, *set_again(overrides), "--out run")
+        next_step("train --dataset", dataset, "--config", config, *set_again(overrides), "--out", free("run"))
 
 
 @app.command(epilog=example("towers losses"))
@@ -135,7 +139,7 @@ def prepare(
         command.run(
             data, events, out, items=items, users=users, format=format, on_bad_rows=on_bad_rows, overwrite=overwrite
         )
-    next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out run")
+    next_step("train --dataset", out, "--config", config or "default", *set_again(overrides), "--out", free("run"))
 
 
 # The other commands: their examples, in the order of the help.

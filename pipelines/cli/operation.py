@@ -12,7 +12,7 @@ import typer
 
 from pipelines.cli.exit_codes import sigterm_as_ctrl_c
 from pipelines.cli.options import Overwrite, State, bundle_place, example, place, quoted_place
-from pipelines.console import next_step
+from pipelines.console import free, next_step
 
 File = Annotated[Path, typer.Option(help="The file of keys, which 'towers serve --keys' reads.")]
 
@@ -64,7 +64,7 @@ def export(
     from pipelines.service import events as command
 
     command.run(state, out, overwrite=overwrite)
-    next_step("prepare --events", out, "--out dataset")
+    next_step("prepare --events", out, "--out", free("dataset"))
 
 
 @state.command(epilog=example("towers state backup --state state --out backups/2026-11-22"))

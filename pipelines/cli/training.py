@@ -11,7 +11,7 @@ import typer
 
 from pipelines.cli.exit_codes import INTERRUPTED, sigterm_as_ctrl_c
 from pipelines.cli.options import Dataset, Overrides, Overwrite, Recipe, Track, WarmFrom
-from pipelines.console import next_step, say
+from pipelines.console import free, next_step, say
 from serving.files.staging import refuse_existing
 
 TF_CONFIG = "TF_CONFIG"  # names the workers of a training on several machines (`towers.training.workers`)
@@ -94,7 +94,7 @@ def train(
                 # Not what an interrupted training is told: the same command would refuse the run that is there.
                 say(f"interrupted; {out} is complete, and only what follows the training is cut short")
                 raise SystemExit(INTERRUPTED) from None
-            next_step("export --run", out, "--out bundle")
+            next_step("export --run", out, "--out", free("bundle"))
     return 0
 
 
@@ -163,4 +163,4 @@ def tune(
             overwrite=overwrite,
         )
     typer.echo(command.describe(rows))
-    next_step("train --dataset", dataset, "--config", out, "--out run")
+    next_step("train --dataset", dataset, "--config", out, "--out", free("run"))

@@ -20,6 +20,9 @@ from towers.config.recipe import parse_config
 DISTINCT_SHARE = 0.5  # a string column whose distinct values are a larger share of its values is free text or a key
 ODD_SHARE = 0.5  # a string column that holds fewer texts that are no numbers than this would be one of numbers
 FEW_TEXTS = 3  # so few different texts, as 0, 1 and yes, are categories
+# Numbers with a decimal comma, separators of thousands or a currency, by this share of the distinct texts.
+AMOUNT = r"^\s*(?:[€$£¥]|EUR|USD|GBP)?\s*-?\d{1,3}(?:[., '’]?\d{3})*(?:[.,]\d{1,2})?\s*(?:[€$£¥]|EUR|USD|GBP)?\s*$"
+AMOUNT_SHARE = 0.9
 LONGEST_WORD = 30  # letters shown of a word
 LONGEST_NAME = 100  # letters of a derived name, which files are called by
 # Whole numbers are category codes if they are small, few and each frequent; years and amounts are not.
@@ -138,6 +141,8 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
     first = frame.head(LOOKED_AT).collect()
     separator = separator_of(first.to_series())
     hint = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
+    if amount_like := _amount_among(first.to_series().drop_nulls().unique()):
+        hint = f"; they look like numbers, such as {amount_like!r}: write them like 1234.5, without a currency"
     odd = word_among_numbers(first, frame) if distinct > FEW_TEXTS else None
     if odd is not None and odd[1] < ODD_SHARE * rows:
         word = odd[0] if len(odd[0]) <= LONGEST_WORD else f"{odd[0][: LONGEST_WORD - 1]}…"
@@ -148,6 +153,14 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
         return "text", f"{amount(distinct, 'different texts')} in {amount(rows, 'rows')}, most of several words{hint}"
     # Distinct values without spaces are a key, which a model would only memorise.
     return None, f"{amount(distinct, 'different words')} in {amount(rows, 'rows')}: a key{hint}"
+
+
+def _amount_among(texts: pl.Series) -> str | None:
+    """The first of texts that are amounts written for people, or None if most are words, or numbers."""
+    amounts = texts.filter(texts.str.contains(AMOUNT))
+    odd = amounts.filter(amounts.str.strip_chars().cast(pl.Float64, strict=False).is_null())
+    most = len(amounts) >= AMOUNT_SHARE * len(texts) and len(odd) > (1 - AMOUNT_SHARE) * len(texts)
+    return str(odd.min()) if most else None
 
 
 def _kind_of_numbers(found: Callable[[pl.Expr], int], values: pl.Expr, rows: int) -> tuple[str, str]:

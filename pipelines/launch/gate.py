@@ -17,12 +17,12 @@ from pipelines.evaluation.report_json import FILES, REPORT
 from pipelines.launch import tracking
 from pipelines.launch.judge import OF_SIMILARITY, Report, Reports
 from pipelines.launch.records.outputs import of_gate
-from pipelines.launch.rules import RuleFile, Rules, read_rules
+from pipelines.launch.rules import Rules, read_rules
 from pipelines.launch.searches import judge_agreement, judge_index, judge_latency
 from pipelines.service.verify import PROBE, VERIFY, probed, verify
 from serving.bundle.arrays import CANDIDATE_TOWER, QUERY_TOWER, QUERY_VECTORS
 from serving.bundle.digest import bundle_digest
-from serving.bundle.manifest import Manifest
+from serving.bundle.manifest import Manifest, read_manifest
 from serving.recall.loading import open_recaller
 from serving.recall.recaller import Recaller
 
@@ -87,11 +87,18 @@ def run(
     its = Report.read(baseline_report, baseline, old) if baseline_report and baseline and old else None
     tables = [each.path / name for each in (own, its) if each is not None for name in (REPORT, *each.content[FILES])]
     files = evidence(candidate, [rules, *tables])
+    model, replaced = read_manifest(candidate), None if baseline is None else read_manifest(baseline)
+    renewal = file.renewal is not None and replaced is not None and model_of(model) == model_of(replaced)
+    needed = file.renewal if renewal and file.renewal is not None else file
+    _refuse_missing(needed, f"{rules}: renewal" if renewal else str(rules), own, baseline, its)
+    if needed.of_report and model.is_similarity:
+        raise DataError(
+            f"{rules}: judges figures of a report, but {candidate} is of task = 'similarity'; "
+            f"such a bundle is judged by {OF_SIMILARITY} alone"
+        )
     verify(*filter(None, (candidate, baseline)))
     judged = Opened(probed(candidate), new, own)
     before = Opened(open_recaller(baseline, verify=False, tower=False), old, its) if baseline and old else None
-    renewal = file.renewal is not None and before is not None and model_of(judged.manifest) == model_of(before.manifest)
-    needed = _needed(file, renewal, rules, judged, before)
     with phase(JUDGE):
         judgements = tuple(_judgements(needed, judged, before))
     _show(judgements)
@@ -139,22 +146,17 @@ def model_of(manifest: Manifest) -> dict[str, str]:
     return {name: each for name, each in files.items() if not name.endswith(GRAPH)} | {"": str(manifest.dimension)}
 
 
-def _needed(file: RuleFile, renewal: bool, path: Path, judged: Opened, before: Opened | None) -> Rules:
-    """Returns the rules that apply, once all that they need is there."""
-    rules = file.renewal if renewal and file.renewal is not None else file
-    section = f"{path}: renewal" if renewal else str(path)
-    if (rules.of_both_reports or rules.agreement) and before is None:
-        raise DataError(f"{section}: compares with a baseline; give --baseline, the bundle that answers now")
-    if rules.of_report and judged.manifest.is_similarity:
+def _refuse_missing(rules: Rules, section: str, own: Report | None, baseline: Path | None, its: Report | None) -> None:
+    """Refuses arguments that lack what the rules need, before the long work."""
+    if (rules.of_both_reports or rules.agreement) and baseline is None:
         raise DataError(
-            f"{section}: judges figures of a report, but {judged.recaller.bundle.path} is of task = 'similarity'; "
-            f"such a bundle is judged by {OF_SIMILARITY} alone"
+            f"{section}: compares with a baseline; give --baseline, the bundle that answers now, or for a first bundle "
+            "rules without `relative` and [agreement]"
         )
-    if rules.of_report and judged.report is None:
+    if rules.of_report and own is None:
         raise DataError(f"{section}: judges figures of a report; give --report, of `towers report`")
-    if rules.of_both_reports and (before is None or before.report is None):
+    if rules.of_both_reports and its is None:
         raise DataError(f"{section}: judges differences to the baseline; give --baseline-report, of `towers report`")
-    return rules
 
 
 def _judgements(rules: Rules, judged: Opened, before: Opened | None) -> Iterator[Judgement]:

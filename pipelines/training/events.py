@@ -64,9 +64,10 @@ def training_examples(
 ) -> Examples:
     """Returns the batches of events; whole histories if a feature reads them in order, whole users if the loss does."""
     kind: Callable[..., Examples] = partial(SequenceExamples, alone=alone) if tables.sequences else Examples
-    positives = config.loss.positives
+    every = longest(events)
+    positives = min(config.loss.positives, every)  # the rest of each row would be empty, and scored all the same
     if config.loss.of_users:
-        kind, positives = UserExamples, longest(events)
+        kind, positives = UserExamples, every
     examples = kind(
         events,
         tables,

@@ -144,7 +144,7 @@ def _check_comparison(condition: Comparison, columns: Mapping[str, Kind], path: 
     if condition.op not in OPERATORS_OF[kind]:
         of_kind = "a list" if kind == "list" else f"a {kind}"
         allowed = ", ".join(OPERATORS_OF[kind])
-        raise wrong("op", f"column {condition.column!r} is {of_kind}: {allowed} are allowed, got {condition.op}")
+        raise wrong("op", f"column {condition.column!r} is {of_kind} and takes {allowed}; got {condition.op}")
     several = condition.op in ("in", "not_in")
     if several != isinstance(condition.value, list):
         wanted = "a list of values" if several else "one value"

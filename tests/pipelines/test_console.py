@@ -161,6 +161,15 @@ def test_towers_is_called_by_its_path_where_its_name_is_not_enough(
     assert shlex.split(console.towers()) == ["my bin/towers"]
 
 
+def test_a_name_to_suggest_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    suggested = []
+    for _ in range(3):
+        suggested.append(console.free("run"))
+        Path(suggested[-1]).mkdir()
+    assert suggested == ["run", "run-2", "run-3"]
+
+
 NOISE = (
     b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\n"
     b"I0000 00:00:1795388593.495097   12791 kmeans_tree_partitioner_utils.h:90] PartitionerFactory ran in 2.14ms.\n"

@@ -204,7 +204,7 @@ def bsl(
     if positive_group == "batch" and same_query is not None:
         same_query = tf.concat([same_query, tf.zeros_like(mask[:, tf.shape(same_query)[1] :])], axis=1)
         mask &= ~same_query
-        others = tf.linalg.set_diag(same_query, tf.zeros_like(same_query[:, 0]), k=own_column)
+        others = tf.linalg.set_diag(same_query, tf.zeros([tf.shape(same_query)[0]], tf.bool), k=own_column)
         positive, present = tf.concat([positive, negative], axis=1), tf.concat([present, others], axis=1)
     if positive_group == "batch":
         attracted = log_sum_exp(positive, present) - tf.math.log(count(present))

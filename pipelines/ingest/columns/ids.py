@@ -107,7 +107,7 @@ class IdColumn:
         if dtype.is_float():
             frame = self._drop(frame, value.is_null() | value.is_nan(), "no id")
             # Beyond this, floats cannot represent every whole number.
-            exact = {pl.Float16: 2**11, pl.Float32: 2**24}.get(dtype.base_type(), 2**53)
+            exact = 2**11 if dtype == pl.Float16 else 2**24 if dtype == pl.Float32 else 2**53
             value = value.cast(pl.Float64)  # Polars does not round a Float16 down
             broken = (value.abs() > exact) | (value != value.floor())
             frame = self._drop(frame, broken, "an id must be a string or a whole number")

@@ -25,7 +25,7 @@ from pipelines.evaluation.protocol.options import Protocol
 from serving.errors import BundleError, RequestError
 from serving.files.staging import OutputExistsError
 from tests.support.paths import ROOT
-from towers.config.recipe import Config
+from towers.config.recipe import RECIPES, Config
 from towers.errors import ConfigError
 from towers.ops.replicas import ALONE, Replicas
 
@@ -520,6 +520,16 @@ def test_after_a_user_is_forgotten_the_next_command_removes_checks_or_trains_ane
     monkeypatch.setattr("pipelines.forget.run.datasets_of", lambda _, given: [each for each in given if each in of_run])
     assert towers(monkeypatch, "forget", "--user", "7", *shlex.split(words)) == 0
     assert capsys.readouterr().err == (f"next: {console.towers()} {following}\n" if following else "")
+
+
+@pytest.mark.parametrize(("text", "told"), [("[train]\nepochs = 3\n", True), ("[model]\ndimension = 8\n", False)])
+def test_a_recipe_that_names_no_model_is_told_of_default(
+    text: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "r.toml").write_text(text)
+    assert towers(monkeypatch, "check", "--config", str(tmp_path / "r.toml")) == 0
+    copy = f"start from a copy of {RECIPES / 'default.toml'}"
+    assert (copy in capsys.readouterr().err) == told and (RECIPES / "default.toml").is_file()
 
 
 def test_the_command_after_a_move_takes_a_directory_with_blanks(

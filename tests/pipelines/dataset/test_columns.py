@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pipelines.dataset.column_lines import column_lines, visible
 from pipelines.dataset.dataset import Dataset
 from pipelines.dataset.derive_features import choices
-from pipelines.dataset.list_text import separator_of
+from pipelines.dataset.list_text import separator_of, split_text
 from pipelines.dataset.manifest import DatasetManifest
 from pipelines.dataset.number_text import FIRST, word_among_numbers
 from pipelines.errors import DataError
@@ -310,6 +310,34 @@ def test_no_name_of_the_data_is_a_command_of_the_terminal_or_a_line_of_its_own(t
     told = column_lines(Dataset.open(tmp_path / "out-parquet"))
     assert [line for line in told if not line.isprintable()] == []
     assert len([line for line in told if line.startswith("  items   mood\\x1b[31m\\n  users   age ")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("['de', 'en']", ["de", "en"]),
+        ('["a, b","c"]', ["a, b", "c"]),
+        (r"""["it's", 'b']""", ["it's", "b"]),
+        (" [1, 2] ", ["1", "2"]),
+        ("[it's, that's]", ["it's", "that's"]),
+        ("[]", []),
+        (" x , ,y", ["x", "y"]),
+        ("rock [live], pop", ["rock [live]", "pop"]),
+        (None, None),
+    ],
+)
+def test_a_list_that_python_wrote_has_its_own_parts(text: str | None, parts: list[str] | None) -> None:
+    frame = pl.DataFrame({"text": [text]}, schema={"text": pl.String})
+    assert frame.select(split_text(pl.col("text"), ",")).to_series().to_list() == [parts]
+
+
+@pytest.mark.parametrize("form", ["{},{:02}", "{},{:02} €", "1.{:03},{:02}", "$1,{:03}.{:02}", "{}.{:02} EUR"])
+def test_amounts_that_are_no_plain_numbers_are_told_how_to_be_written(tmp_path: Path, form: str) -> None:
+    items = frames()["items"]
+    prices = pl.Series([form.format(100 + 7 * row, row % 100) for row in range(items.height)])
+    prepared(tmp_path, "parquet", items=items.with_columns(prices.alias("price")))
+    (told,) = (line for line in column_lines(Dataset.open(tmp_path / "out-parquet")) if "  price" in line)
+    assert f"they look like numbers, such as '{prices.min()}': write them like 1234.5, without a currency" in told
 
 
 def test_numbers_of_sixteen_bits_keep_their_fractions(tmp_path: Path) -> None:

@@ -336,6 +336,10 @@ def test_rules_ask_for_what_they_need(root: Root) -> None:
     assert code == 2 and "give --baseline-report" in said
     code, said = root("gate", str(root.rules), *words, "--baseline-report", str(root.root / "old.report"))
     assert code == 2 and "--baseline-report needs --baseline" in said
+    # Before the bundles are read.
+    flip(root.root / NEW / "item_vectors.npy")
+    code, said = root.gate(baseline=None)
+    assert code == 2 and "or for a first bundle rules without `relative` and [agreement]" in said, said
 
 
 def test_an_override_answers_and_is_written_down(root: Root) -> None:

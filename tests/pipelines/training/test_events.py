@@ -143,3 +143,15 @@ def test_a_history_that_no_example_has_leaves_no_rows(positives: int, tmp_path: 
     run.mkdir()
     training = build_training(check_recipe(parse_config(raw), data), data, ("train",), run, run, validated=False)
     assert training.task.towers.query_tower.encoders[0].table.numpy().any() == (positives == 1)
+
+
+@pytest.mark.parametrize("loss", ["sampled_softmax", "full_softmax"])
+def test_no_row_of_positives_is_longer_than_the_longest_list(loss: str, tmp_path: Path) -> None:
+    (tmp_path / "e.csv").write_text("user,item\n" + "".join(f"u{n % 9},i{n % 7}\n" for n in range(63)))
+    prepare.run(DataConfig(split="random"), tmp_path / "e.csv", tmp_path / "set")
+    data = Dataset.open(tmp_path / "set")
+    (run := tmp_path / "run").mkdir()
+    recipe = check_recipe(parse_config({"loss": {"name": loss, "positives_per_query": 2_000}}), data)
+    training = build_training(recipe, data, ("train",), run, run, validated=False)
+    longest = max(np.bincount(data.events("train").user))
+    assert training.batches.positives == longest == training.batches.batch(0, 0).item.shape[1]

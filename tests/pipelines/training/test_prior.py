@@ -21,6 +21,7 @@ from pipelines.evaluation import report
 from pipelines.ingest import prepare
 from pipelines.ingest.formats.copies import Copies
 from pipelines.rankers.ranker import Served
+from pipelines.service import events
 from pipelines.training import train
 from pipelines.training.check import check_recipe
 from pipelines.training.prior import chosen_on_validation
@@ -461,6 +462,29 @@ def test_renewed_by_the_same_events_it_is_the_same_prior(kind: VectorType, world
     np.testing.assert_array_equal(new.item_vectors, old.item_vectors)
     assert new.manifest.index is not None and new.manifest.index.kind == "exact"
     assert manifest.prior is not None and manifest.prior.until == last and manifest.vectors == kind
+
+
+def test_exported_live_events_renew_a_prior_whatever_the_columns_of_training(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(world / "bundle", tmp_path / "bundle")
+    manifest = read_manifest(tmp_path / "bundle")
+    prior = manifest.prior
+    assert prior is not None and prior.until is not None
+    data = {"columns": {"user": "customer", "item": "sku", "time": "at"}}
+    config = manifest.lineage["config"] | {"data": manifest.lineage["config"].get("data", {}) | data}
+    write_manifest(
+        manifest.model_copy(update={"lineage": manifest.lineage | {"config": config}}), tmp_path / "bundle" / MANIFEST
+    )
+    live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
+    live.add_events([UserEvent(f"e{n}", f"n{n}", "i77", prior.until + DAY_S * n // 50) for n in range(50)])
+    events.run(tmp_path / "state", tmp_path / "exported")
+    renew.run(tmp_path / "bundle", tmp_path / "exported" / "events.parquet", tmp_path / "renewed")
+    renewed = Bundle.open(tmp_path / "renewed")
+    assert renewed.popular_counts[renewed.item_rows["i77"]] == renewed.popular_counts.max()
+    pl.read_parquet(tmp_path / "exported" / "events.parquet").drop("weight").write_parquet(tmp_path / "own.parquet")
+    with pytest.raises(DataError, match="no column 'customer'"):
+        renew.run(tmp_path / "bundle", tmp_path / "own.parquet", tmp_path / "other")
 
 
 def test_a_renewed_prior_counts_live_events_after_its_own_once_whether_folded_before_or_not(

@@ -190,8 +190,8 @@ def test_the_limits_themselves_are_allowed_and_no_filter_is_none() -> None:
     [
         (leaf(column="colour"), "filter.column", "no such column 'colour'; there are *, ^t.*$, and, tags"),
         ({"and": [leaf(), leaf(op="has")]}, "filter.and.1.op",
-         "column '^t.*$' is a string: eq, in, not_in, lt, lte, gt, gte are allowed, got has"),
-        ({"not": leaf(column=TAGS)}, "filter.not.op", "column 'tags' is a list: has are allowed, got eq"),
+         "column '^t.*$' is a string and takes eq, in, not_in, lt, lte, gt, gte; got has"),
+        ({"not": leaf(column=TAGS)}, "filter.not.op", "column 'tags' is a list and takes has; got eq"),
         ({"or": [leaf(op="in")]}, "filter.or.0.value", "must be a list of values for in, got the string 'a'"),
         (leaf(value=["a"]), "filter.value", "must be one value for eq, got a list"),
         (leaf(value=1), "filter.value", "must be a string for column '^t.*$', got the number 1"),

@@ -172,3 +172,10 @@ def test_each_loss_and_its_gradient_stay_on_a_gpu(
 def test_the_cosine_losses_are_those_of_the_settings() -> None:
     own_scale = {get_args(loss.model_fields["name"].annotation)[0] for loss in LOSSES if loss.own_scale}
     assert own_scale == set(COSINES)
+
+
+def test_a_bilateral_softmax_of_a_whole_batch_takes_an_empty_one() -> None:
+    scores, mask = tf.zeros([0, 1]), tf.zeros([0, 1], tf.bool)
+    empty = Scores(scores, tf.zeros([0, 0]), mask, tf.zeros([0, 0], tf.bool), scores, tf.zeros([0]))
+    options = {"positive_group": "batch", "negative_scale": 1.0, "correction": 1.0, "label_smoothing": 0.0}
+    assert FUNCTIONS["bsl"](empty, **options, same_query=tf.zeros([0, 0], tf.bool)).shape == (0,)
