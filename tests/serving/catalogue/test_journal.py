@@ -188,6 +188,16 @@ def test_the_version_tells_what_any_connection_changed(journal: Journal, place: 
     other.close()
 
 
+def test_a_user_who_is_forgotten_leaves_no_type_and_a_dry_run_changes_nothing(journal: Journal) -> None:
+    journal.add_events([UserEvent(f"e{n}", f"u{n % 2}", "i", n, "click") for n in range(6)])
+    before = journal.numbers()
+    assert journal.forget("u1", dry_run=True) == {"events": 3, "impressions": 0} and journal.numbers() == before
+    assert journal.forget("u1") == {"events": 3, "impressions": 0}
+    with journal._reads(f"SELECT seq FROM {journal._schema}event_types ORDER BY seq") as rows:
+        assert [seq for (seq,) in rows] == [seq for seq, _ in journal.events_since(0)]
+    assert [event.type for _, event in journal.events_since(0)] == ["click"] * 3
+
+
 def test_threads_write_and_read_at_once(journal: Journal) -> None:
     def write(thread: int) -> list[int]:
         numbers = []
