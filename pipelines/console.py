@@ -100,7 +100,7 @@ def next_step(*words: str | Path, program: str = TOWERS) -> None:
 def free(name: str) -> str:
     """A name of an output to suggest: this one, or the first of ``NAME-2``, ``NAME-3``, … that is not there yet."""
     names = chain([name], (f"{name}-{number}" for number in count(2)))
-    return next(each for each in names if not Path(each).exists())
+    return next(each for each in names if not os.path.lexists(each))
 
 
 def towers(program: str = TOWERS) -> str:

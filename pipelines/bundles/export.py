@@ -102,7 +102,7 @@ def run(
     if vectors != "float32":
         columns = None if prior is None else prior.columns(items, np.diff(users.offsets))
         cost = {AGAINST_FLOAT32: recall_of_codes(vectors, item_vectors, users.vectors, columns)}
-    digest = _digest(item_vectors, users.vectors, vectors, prior, items)
+    digest = _digest(item_vectors, users.vectors, vectors, prior, items, segments)
     exponent = float(model.candidate_tower.norm_exponent)
     lineage = cost | {
         "dataset": dataset.manifest.fingerprint,
@@ -214,8 +214,9 @@ def _digest(
     vectors: VectorType,
     prior: BundlePrior | None,
     items: NDArray[np.bool_],
+    segments: pl.DataFrame | None,
 ) -> str:
-    """Returns what names the model version: equal vectors, stored alike, with an equal prior have an equal one."""
+    """Returns what names the model version: equal vectors, stored alike, with equal prior and segments have one."""
     digest = hashlib.sha256(np.ascontiguousarray(item_vectors).data)
     digest.update(np.ascontiguousarray(query_vectors).data)
     if prior is not None:
@@ -223,6 +224,8 @@ def _digest(
         digest.update(prior.info.model_dump_json().encode())
     if vectors != "float32":
         digest.update(vectors.encode())
+    if segments is not None:
+        digest.update(segments.write_json().encode())
     return digest.hexdigest()
 
 

@@ -94,9 +94,9 @@ def _made(
     rejects = Rejects(hint="fix the file, or leave the rows out")
     with local_copies() as copies:
         source = open_source(path, None, None, format, config, copies, skip=False)
-        # What `towers events export` writes has its own names, whatever those of the training data were.
+        # What `towers events export` writes has its own names, seconds and weights, whatever the training data had.
         if all(set(table.columns) == set(EVENT_COLUMNS) for _, table in source.events):
-            config = config.model_copy(update={"columns": Columns()})
+            config = config.model_copy(update={"columns": Columns(), "time_unit": "s", "min_weight": None})
         # Newer events may be few, so none of them need be of a type that training had.
         table = read_events(source, config, None, rejects, IdForms(IdForm), remedy=remedy, every_type=False)
     warn_of_clocks(table)

@@ -4,7 +4,7 @@ Accepts csv, tsv, parquet and jsonl files with columns of ids; for users also tx
 `towers prepare` they may be packed (``.gz``) or behind a URL.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -59,17 +59,24 @@ def read_ids(
     return ids_of(open_table(path, columns, copies, suffixes), columns, rejects)
 
 
-def open_table(path: Path, columns: Sequence[str], copies: Copies, suffixes: Sequence[str] = SUFFIXES) -> Table:
-    """Opens a file that has some id columns; arguments and errors as of `read_ids`."""
+def open_table(
+    path: Path,
+    columns: Sequence[str],
+    copies: Copies,
+    suffixes: Sequence[str] = SUFFIXES,
+    wanted: Collection[str] | None = None,
+) -> Table:
+    """Opens a file that has some id columns; arguments and errors as of `read_ids`. Keys of JSON Lines that are not
+    `wanted`, by default `columns`, may hold anything."""
     suffix = bare_name(path).suffix
     if suffix not in suffixes:
         raise DataError(f"{path}: unknown kind of file {suffix!r}; allowed are {', '.join(suffixes)}, also as .gz")
     if not path.is_file():
         raise DataError(f"{path}: no such file")
-    table = _opened(copies.unpacked(path), suffix, columns)
+    table = _opened(copies.unpacked(path), suffix, columns, columns if wanted is None else wanted)
     for column in columns:
         if column not in table.columns:
-            raise DataError(f"{path}: no column {column!r}; it has {shown(table.columns)}")
+            raise DataError(f"{path}: no column {column!r}; it has {shown((*table.columns, *table.unread))}")
     return table
 
 
@@ -93,7 +100,7 @@ def _schema(columns: Sequence[str]) -> pl.Schema:
     return pl.Schema({**dict.fromkeys(columns, pl.String), ROW: pl.Int64})
 
 
-def _opened(path: Path, suffix: str, columns: Sequence[str]) -> Table:
+def _opened(path: Path, suffix: str, columns: Sequence[str], wanted: Collection[str]) -> Table:
     # Text columns stay text: an id like 007 must not become 7.
     match suffix:
         case ".csv":
@@ -104,6 +111,6 @@ def _opened(path: Path, suffix: str, columns: Sequence[str]) -> Table:
             return parquet_table(path)
         case ".jsonl":
             kept = set(columns).intersection
-            return jsonl_table(path, kept, kept)
+            return jsonl_table(path, kept, kept, wanted=wanted)
         case _:
             return lines_table(path, columns[:1], lambda lines, _: lines.rename({"line": columns[0]}))

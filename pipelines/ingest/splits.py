@@ -218,10 +218,8 @@ def _spread(events: EventTable) -> Int64s:
 
 
 def _last(events: EventTable, some: NDArray[np.bool_], share: float) -> Int64s:
-    """Returns the places of the last `share` of each user's events among `some`, by time; each user keeps one.
-
-    Of lists too short for one event at this share, some give one, spread evenly over the users.
-    """
+    """Returns the places of the last `share` of each user's events among `some`, by time; each user keeps one. Of lists
+    too short for one event at this share some give one, spread evenly over the users."""
     assert events.time is not None
     places = np.flatnonzero(some)
     user = events.user[places]

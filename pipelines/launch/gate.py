@@ -90,12 +90,13 @@ def run(
     model, replaced = read_manifest(candidate), None if baseline is None else read_manifest(baseline)
     renewal = file.renewal is not None and replaced is not None and model_of(model) == model_of(replaced)
     needed = file.renewal if renewal and file.renewal is not None else file
-    _refuse_missing(needed, f"{rules}: renewal" if renewal else str(rules), own, baseline, its)
+    section = f"{rules}: renewal" if renewal else str(rules)
     if needed.of_report and model.is_similarity:
         raise DataError(
-            f"{rules}: judges figures of a report, but {candidate} is of task = 'similarity'; "
+            f"{section}: judges figures of a report, but {candidate} is of task = 'similarity'; "
             f"such a bundle is judged by {OF_SIMILARITY} alone"
         )
+    _refuse_missing(needed, section, own, baseline, its)
     verify(*filter(None, (candidate, baseline)))
     judged = Opened(probed(candidate), new, own)
     before = Opened(open_recaller(baseline, verify=False, tower=False), old, its) if baseline and old else None

@@ -4,7 +4,9 @@ The `Choice` depends only on the data set and is kept in its cache. Test events 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,7 +30,7 @@ METRIC, K = "recall", 20
 CHOSEN_BY = f"{METRIC}@{K}"
 USERS, SEED = 2_000, 0  # of the validation sample
 FITTED_ON = ("train",)
-VERSION = 6  # of the search: a new version makes every data set be searched again
+VERSION = 7  # of the search: a new version makes every data set be searched again
 # Used without validation events; the strongest is then the first name below that was not left out.
 DEFAULT_DAYS = 60
 DEFAULT_ORDER = (EASE, KNN, ORDERED, RECENT, POPULARITY)
@@ -108,18 +110,15 @@ CHOICE = TypeAdapter(Choice)
 def choose(data: Dataset) -> Choice:
     """Returns the settings of every baseline the data allow, from the data set's cache or by a search that fills it."""
     limits = f"{knn.MAX_ITEMS} {knn.MAX_PAIRS} {knn.MAX_SEARCH_PAIRS} {MOST_PAIRS} {ease.MAX_ITEMS}"
-    cache, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {limits}"
-    kept = cache.read("choice", key)
-    if kept is not None:
-        try:
+    kept_in, key = Cache.beside(data.path), f"{VERSION} {data.manifest.fingerprint} {limits}"
+    kept = kept_in.read("choice", key)
+    with suppress(KeyError, ValidationError):
+        if kept is not None:
             choice = CHOICE.validate_json(str(kept["choice"]))
-        except (KeyError, ValidationError):
-            pass
-        else:
             say(f"{PHASE}: kept from an earlier command")
             return choice
     chosen = _search(data)
-    cache.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
+    kept_in.write("choice", key, {"choice": np.asarray(CHOICE.dump_json(chosen).decode())})
     return chosen
 
 
@@ -160,7 +159,9 @@ def _search(data: Dataset) -> Choice:
     with progress(PHASE, total=most, unit="settings") as advance:
 
         def judged(settings: Settings) -> float:
-            advance(1)
+            nonlocal most
+            most -= 1
+            advance(most >= 0)  # later passes, of which nobody knows how many, do not move the bar
             return float(per_user(ranker_of(fits.of(settings), K), held, METRIC, K).mean())
 
         values = counting_values(data, held, METRIC, K, fits.of, advance=advance)
@@ -213,7 +214,7 @@ def _left_out(fits: Fits, data: Dataset) -> dict[str, str]:
 
 
 def most_values(start: Climbed, ladders: Mapping[str, Sequence[Any]]) -> int:
-    """The most values that `climb` asks for: the start's, and each ladder up to its end, or one up and all down."""
+    """The most of one pass of `climb`: the start's, and each ladder up to its end, or one up and all down."""
     most = 1
     for name, values in ladders.items():
         below = values.index(getattr(start, name))
@@ -227,24 +228,22 @@ def climb(
 ) -> tuple[Climbed, float]:
     """Coordinate search: moves one setting at a time up or down its ladder as long as the value improves.
 
-    Args:
-        start: the starting settings; each is on its ladder.
-        ladders: setting -> its values in order.
-        value: the function to maximise.
-
-    Returns:
-        The best settings and their value.
+    Starts at settings that are on their ladders, values in order; asks for no value twice. Returns the best settings,
+    beside which no step of a single one is better, and their value.
     """
-    best, most = start, value(start)
-    for name, values in ladders.items():
-        begin = values.index(getattr(best, name))
-        for step in (1, -1):
-            place = begin + step
-            while 0 <= place < len(values):
-                tried = replace(best, **{name: values[place]})
-                if (reached := value(tried)) <= most:
+    known = cache(value)
+    best, begin = start, None
+    while best != begin:
+        begin = best
+        for name, values in ladders.items():
+            first = values.index(getattr(best, name))
+            for step in (1, -1):
+                place = first + step
+                while 0 <= place < len(values):
+                    tried = replace(best, **{name: values[place]})
+                    if known(tried) <= known(best):
+                        break
+                    best, place = tried, place + step
+                if getattr(best, name) != values[first]:
                     break
-                best, most, place = tried, reached, place + step
-            if getattr(best, name) != values[begin]:
-                break
-    return best, most
+    return best, known(best)

@@ -16,7 +16,7 @@ from pipelines.service.state import in_blocks, open_journal
 from serving.catalogue.journal import Impression, Journal, UserEvent
 from serving.catalogue.journal_rows import IMPRESSION
 from serving.files.database_url import DatabaseUrl
-from serving.files.staging import refuse_existing, staged
+from serving.files.staging import OutputExistsError, refuse_existing, staged
 
 READ, WRITE = "read", "write"
 EVENTS, IMPRESSIONS = "events.parquet", "impressions.parquet"  # the latter has no file of raw events beside it
@@ -47,9 +47,11 @@ def run(state: Path | DatabaseUrl, out: Path, *, overwrite: bool = False) -> Non
 
     Raises:
         DataError: there is no journal, it cannot be read, or a user was forgotten meanwhile; nothing was written.
-        OutputExistsError: `out` exists.
+        OutputExistsError: `out` exists, or holds what no export wrote.
     """
     refuse_existing(out, overwrite=overwrite, marker=IMPRESSIONS)
+    if out.is_dir() and (others := sorted({each.name for each in out.iterdir()} - {EVENTS, IMPRESSIONS})):
+        raise OutputExistsError(f"{out} holds {others[0]}, which this command did not write; name another --out")
     with open_journal(state) as journal:
         phases("events export", READ, WRITE)
         forgotten = journal.forgotten()

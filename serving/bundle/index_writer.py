@@ -45,8 +45,9 @@ def _move_in(bundle: Path, directory: Path) -> tuple[str, dict[str, FileInfo]]:
     name = hashlib.sha256("".join(f"{path} {file.sha256}\n" for path, file in inner.items()).encode()).hexdigest()[:16]
     path = f"{files.INDEX}/{name}"
     place = bundle / path
-    place.parent.mkdir(exist_ok=True)
-    keep_access(place.parent, bundle)
+    if not place.parent.exists():
+        place.parent.mkdir()
+        keep_access(place.parent, bundle)
     keep_all_access(directory, place)
     flush_to_disk(directory)
     # The same content may exist already, from this index or from a run that was killed before its manifest.

@@ -162,8 +162,7 @@ def refuse_existing(
         overwrite: it may be replaced, but only by the same kind: a mistyped path must not destroy the inputs.
         marker: the file that every directory of this kind holds; None if the output is a file.
         starts: what every file of this kind starts with.
-        inputs: what the command reads, which is never replaced, nor a directory that holds it; URLs and None are
-            skipped.
+        inputs: what the command reads, which is never replaced, nor a directory that holds it; None is skipped.
 
     Raises:
         OutputExistsError: it exists and may not be replaced.
@@ -175,10 +174,10 @@ def refuse_existing(
     if out.exists():
         if not overwrite:
             raise OutputExistsError(f"{out} already exists; remove it, name another --out, or give --overwrite")
-        for read in (Path(each) for each in inputs if each is not None and Path(each).exists()):
+        for read in (Path(str(each).removeprefix("file://")) for each in inputs if each is not None):
             if out.is_dir() and read.resolve().is_relative_to(out.resolve()):
                 raise OutputExistsError(f"{out} is or holds what this command reads ({read}); name another --out")
-            if out.samefile(read):
+            if read.exists() and out.samefile(read):
                 raise OutputExistsError(f"{out} is what this command reads; name another --out")
         if out.is_dir():
             replaceable = not any(out.iterdir()) or (marker is not None and (out / marker).is_file())
@@ -190,8 +189,8 @@ def refuse_existing(
             raise OutputExistsError(
                 f"{out} is {kind}: --overwrite replaces only what this command writes; name another --out"
             )
-    # The nearest existing parent: `out`, or its missing parents, are created there.
-    place = next(each for each in out.absolute().parents if each.exists())
+    # The nearest parent that is there: `out`, or its missing parents, are created in it.
+    place = next(each for each in out.absolute().parents if os.path.lexists(each))
     if not place.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, f"cannot be written: {place} is not a directory", str(out))
     # Writing beside `out` is what counts, even if `out` exists: the new content is renamed into its place.

@@ -5,7 +5,8 @@ from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
 from fastapi import Request
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from serving.catalogue import journal
 from serving.catalogue.journal import JournalError
@@ -20,7 +21,21 @@ from serving.settings import Settings
 T = TypeVar("T")
 
 SECONDS = 10**11 - 1  # the latest time of an event, in the year 5138: `prepare` reads larger numbers as milliseconds
-Seconds = Annotated[Whole, Field(description="seconds since 1970, UTC", json_schema_extra={"format": "int64"})]
+DATES = 19_000_101, 21_991_231  # which it reads as days, and refuses
+
+
+def _no_date(seconds: int) -> int:
+    """Refuses dates of 8 digits, which as seconds are of August and September 1970."""
+    if DATES[0] <= seconds <= DATES[1]:
+        raise PydanticCustomError("date", "must be in seconds since 1970, not a date of 8 digits")
+    return seconds
+
+
+Seconds = Annotated[
+    Whole,
+    AfterValidator(_no_date),
+    Field(description="seconds since 1970, UTC", json_schema_extra={"format": "int64"}),
+]
 
 
 class ItemRequest(StrictBody):

@@ -123,9 +123,8 @@ def load_config(path: Path | str, overrides: Iterable[str] = ()) -> Config:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: not valid TOML: {error}") from None
-    for override in ordered(overrides):
-        if absent := apply_override(raw, override):
-            _refuse_unknown(raw, absent)
+    for key in filter(None, [apply_override(raw, override) for override in ordered(overrides)]):
+        _refuse_unknown(raw, key)
     return parse_config(raw, origin=str(path))
 
 
@@ -134,12 +133,13 @@ def _refuse_unknown(raw: Mapping[str, Any], key: Sequence[str]) -> None:
     trial = deepcopy(dict(raw))
     node = trial
     for part in key[:-1]:
-        node = node[part]
+        node = node.setdefault(part, {})
     node[key[-1]] = None
     try:
         Config.model_validate(with_tuples(trial))
     except ValidationError as error:
-        unknown = [each for each in error.errors() if each["type"] == "extra_forbidden"]
+        own = (each for each in error.errors() if each["loc"][-1] == key[-1])
+        unknown = [each for each in own if each["type"] == "extra_forbidden"]
         if unknown:
             raise ConfigError(f"--set '{'.'.join(key)}=': {explain(unknown, Config)}") from None
 

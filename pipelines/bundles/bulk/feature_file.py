@@ -60,23 +60,23 @@ class FeatureFile:
     ) -> None:
         self.column, self.specs, self.rejects = column, specs, Rejects(hint="")
         self._trained = trained
-        self.table = open_table(path, (column,), copies)
-        self.path = self.table.path
         names = {spec.name for spec in specs}
+        self.table = open_table(path, (column,), copies, wanted={column, *names})
+        self.path, there = self.table.path, (*self.table.columns, *self.table.unread)
         if objects := [name for name in self.table.unread if name in names]:
             raise DataError(f"{path}: column {objects[0]!r} holds objects; a feature takes values or lists")
         self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
         features = [spec for spec in specs if spec.name not in self._id_features]
         self._read = [spec for spec in features if spec.name in self.table.columns]
         if features and not self._read:
-            found, inputs = shown(self.table.columns), ", ".join(spec.name for spec in features)
+            found, inputs = shown(there), ", ".join(spec.name for spec in features)
             raise DataError(f"{path}: no column of a feature; it has {found}; the tower's inputs are {inputs}")
         if missing := [spec.name for spec in features if spec not in self._read]:
             say(f"{path}: no column {', '.join(missing)}: missing in every row")
             for name in missing:
-                if trained.sources.get(name) in self.table.columns:
+                if trained.sources.get(name) in there:
                     say(f"{path}: training read {name} from column {trained.sources[name]}: name it {name} for that")
-        if unread := [name for name in (*self.table.columns, *self.table.unread) if name not in {column, *names}]:
+        if unread := [name for name in there if name not in {column, *names}]:
             say(f"{path}: not read, since the tower has no such input: {', '.join(unread)}")
         self._numbers = self._number_columns()
         self._batches, self._held, self._first = self.table.read(self.rejects), pl.DataFrame(), 0
@@ -171,7 +171,7 @@ class FeatureFile:
                 frame = in_calendar(frame, name, self.path, self.rejects)
                 seconds = value.cast(pl.List(pl.Int64)).list.eval(seconds_of(pl.element(), inner))
                 frame = frame.with_columns(seconds)
-            return _lists_of_numbers(frame, name)
+            return _lists_of_numbers(frame, name, self.path)
         if spec.kind in GREATEST and isinstance(kind := frame.schema[name], pl.Datetime):
             if kind.time_zone is None:
                 raise DataError(f"{self.path}: column {name!r} holds times without a zone; give them one")
@@ -183,8 +183,11 @@ class FeatureFile:
             frame = frame.with_columns(split_text(value, separator))
         dtype = frame.schema[name]
         if spec.length is not None:
-            cut = spec.kind == "multi" and isinstance(dtype, pl.List)  # training keeps the first values
-            return frame.with_columns(value.list.head(spec.length)) if cut else frame
+            if not isinstance(dtype, pl.List):
+                return frame
+            # As training: of words it keeps the first, of neighbours the last. Of a history the request keeps those.
+            cut = {"multi": value.list.head, "neighbours": value.list.tail, "cooccurrence": value.list.tail}
+            return frame.with_columns(cut[spec.kind](spec.length)) if spec.kind in cut else frame
         if spec.kind == "text" and isinstance(dtype, pl.List):  # as training joins the parts
             return frame.with_columns(value.list.join(" "))
         if name in self._numbers:
@@ -210,10 +213,13 @@ def _number_texts(texts: pl.Series) -> pl.Series:
     return texts.to_frame().select(number.when(~bare.str.contains(NOT_A_NUMBER)).then(value)).to_series()
 
 
-def _lists_of_numbers(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+def _lists_of_numbers(frame: pl.DataFrame, name: str, path: Path) -> pl.DataFrame:
     dtype, value = frame.schema[name], pl.col(name)
     if dtype == pl.Null:
         return frame
+    inner = dtype.inner if isinstance(dtype, pl.List | pl.Array) else dtype
+    if dtype != pl.String and (inner is dtype or not (inner.is_numeric() or inner in (pl.String, pl.Null))):
+        raise DataError(f"{path}, column {name!r}: must hold lists of numbers, or texts of them, got {dtype}")
     if dtype == pl.String:
         value = value.str.replace_all(NOT_NUMBERS, " ").str.split(" ").list.filter(pl.element() != "")
     return frame.with_columns(value.cast(pl.List(pl.Float64), strict=False))

@@ -1,9 +1,8 @@
 """Finished parts of bulk work: they wait in a hidden directory beside the output, so a killed run resumes; and shards.
 
-A lock on that directory admits one process at a time per output. A shard is one of N parts of the rows, with a Parquet
-file of its own in a folder that all shards share. Rows are cut at whole blocks, counted from the first row of the
-whole, so a row is in the same block, and gets the same result, for every N. The files sort in the order of the rows:
-read together they are what one run writes.
+A lock in that directory admits one process at a time per output. A shard is one of N parts of the rows, with a Parquet
+file of its own in a folder that all shards share. Rows are cut at whole blocks, counted from the first one, so a row is
+in the same block, and gets the same result, for every N. Read in their order the files are what one run writes.
 """
 
 import hashlib
@@ -23,6 +22,7 @@ from serving.bundle.manifest import Manifest
 from serving.files.lock import BusyError, exclusive
 from serving.files.staging import refuse_existing, remove, staged
 
+LOCK = ".lock"  # of the directory; one of the directory itself is unknown to other machines
 PARQUET = b"PAR1"  # starts every such file
 TEXT_FILES = (".csv", ".tsv", ".txt", ".json", ".jsonl")
 HASHED_IDS = 100_000
@@ -76,10 +76,10 @@ def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
         BusyError: another process works on `out`.
     """
     hidden = hidden_beside(out)
-    with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out"):
+    with exclusive(hidden, f"{out}: another process is working on it; wait for it, or name another --out", LOCK):
         parts = hidden / job
         for other in list(hidden.iterdir()):
-            if other != parts:
+            if other not in (parts, hidden / LOCK):
                 say(f"{command}: unfinished parts of other inputs removed: {other}")
                 remove(other)
         if parts.exists():
@@ -95,7 +95,7 @@ def remove_parts(out: Path) -> None:
     """Removes the parts of a complete output, which a killed process may have left; not those of one at work."""
     hidden = hidden_beside(out)
     if hidden.is_dir():
-        with suppress(BusyError), exclusive(hidden, ""):
+        with suppress(BusyError), exclusive(hidden, "", LOCK):
             remove(hidden)
 
 

@@ -5,7 +5,7 @@ A line that is not a JSON object, or a value of another type, is a bad row.
 
 import json
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -37,6 +37,7 @@ def jsonl_table(
     with_role: Callable[[Iterable[str]], Set[str]] | None = None,
     *,
     skip: bool = False,
+    wanted: Collection[str] | None = None,
 ) -> Table:
     """Opens a file with one JSON object per line; its columns are the keys of all lines.
 
@@ -48,6 +49,7 @@ def jsonl_table(
             one type.
         with_role: those of the columns that may have a role; by default all may, so that each is read.
         skip: treat lines that are not UTF-8 as bad rows instead of raising here.
+        wanted: the others are left unread; by default all are read.
 
     Raises:
         DataError: the file is empty, not UTF-8, or holds no object with a key.
@@ -72,7 +74,8 @@ def jsonl_table(
         raise DataError(f"{path}, row {row}: not a JSON object with at least one key{_array(line)}")
 
     roles = names.keys() if with_role is None else with_role(names)
-    unread = tuple(name for name, first in names.items() if first is dict and name not in roles)
+    unneeded = set[str]() if wanted is None else names.keys() - set(wanted)
+    unread = tuple(name for name, first in names.items() if name in unneeded or (first is dict and name not in roles))
     kept = tuple(name for name in names if name not in unread)
 
     def read(rejects: Rejects) -> Iterator[pl.DataFrame]:

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pipelines.launch.daily.day import ACTIVATED, Day
+from pipelines.launch.daily.day import ACTIVATED, FAILED, Day
 from pipelines.launch.daily.settings import Loop
 from serving.bundle.active import ACTIVE
 from serving.bundle.versions import Versions
@@ -46,7 +46,7 @@ def was_activated(day: Day) -> bool:
         # One that was rolled back may have been removed since, and does not come back; one that should be here does.
         here = Path(summary.get("bundle") or "").resolve() == day.bundle.resolve()  # a folder has several names
         return here and summary.get("outcome") == ACTIVATED and loop.answers not in (None, day.name)
-    if summary.get("outcome") == ACTIVATION:
+    if summary.get("outcome") in (ACTIVATION, FAILED) and BEFORE in summary:
         return loop.answers != day.name and summary.get(BEFORE) != _stamp(loop)
     return bool(summary.get("outcome") == ACTIVATED)
 

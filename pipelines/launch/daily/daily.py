@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines.console import next_step, phases, printable, say
 from pipelines.errors import DataError, GateError
-from pipelines.launch.daily.activation import ACTIVATION, note, was_activated
+from pipelines.launch.daily.activation import ACTIVATION, BEFORE, note, was_activated
 from pipelines.launch.daily.day import ACTIVATED, FAILED, REFUSED, SUMMARY, Day
 from pipelines.launch.daily.days import remove_old, today
 from pipelines.launch.daily.settings import Loop
@@ -62,7 +62,7 @@ def run(config: Path) -> dict[str, Any]:
                     f"{place}: no bundle is active, and {day.name} is made of these events and this recipe already: "
                     f"`towers bundles activate {day.name} --root {quoted}`"
                 )
-            if day.summary["outcome"] == ACTIVATION:
+            if day.summary["outcome"] != ACTIVATED:
                 again = f"`towers bundles activate {day.name} --root {quoted}` repeats it"
                 say(f"{day.name}: its activation was interrupted, and what is active has changed since; {again}")
             say(f"nothing to do: {day.name} is made of these events and this recipe; {answers} answers")
@@ -85,7 +85,9 @@ def run(config: Path) -> dict[str, Any]:
                 seconds[step.name] = round(time.monotonic() - begin, 1)
         except Exception as error:
             outcome = REFUSED if isinstance(error, GateError) else FAILED
-            _end(day, outcome, seconds, at=step.name, reason=printable(str(error)))
+            # Of an activation whose answer was lost nobody knows here whether it happened.
+            stamp = {name: value for name, value in day.summary.items() if name == BEFORE and step.name == "activate"}
+            _end(day, outcome, seconds, at=step.name, reason=printable(str(error)), **stamp)
             raise
         summary = _end(day, ACTIVATED, seconds)
         next_step("bundles list --root", quoted)

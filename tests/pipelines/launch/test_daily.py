@@ -894,6 +894,31 @@ def activating(
     return day, place
 
 
+@pytest.mark.parametrize("written", [True, False])
+def test_a_day_whose_activation_failed_resumes_unless_it_happened_and_was_rolled_back(
+    written: bool, activating: tuple[Day, Versions], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    day, place = activating
+
+    def steps(day: Day, activating: Callable[[], object]) -> tuple[Step, ...]:
+        def make() -> None:
+            activating()
+            if written:
+                place.activate(day.name)
+            raise StoreError("the answer was lost")
+
+        return (Step("activate", lambda: day.loop.active == day.name, make),)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Day, "steps", steps)
+        with pytest.raises(StoreError, match="the answer was lost"):
+            daily.run(tmp_path / "daily.toml")
+    if written:
+        place.rollback()
+    daily.run(tmp_path / "daily.toml")
+    assert place.read().active == ("of-before" if written else day.name)
+
+
 def killed(owner: Any, name: str, tmp_path: Path) -> None:
     """A `towers daily` that ends before it calls a function."""
     with pytest.MonkeyPatch.context() as patch:

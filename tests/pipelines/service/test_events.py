@@ -147,6 +147,15 @@ def test_an_empty_journal_is_exported_and_none_is_refused(tmp_path: Path) -> Non
     assert not (tmp_path / "elsewhere").exists() and not (tmp_path / "other").exists()
 
 
+def test_an_export_replaces_no_folder_that_holds_more(state: Path, tmp_path: Path) -> None:
+    events.run(state, tmp_path / "out")
+    events.run(state, tmp_path / "out", overwrite=True)
+    (tmp_path / "out" / "items.csv").write_text("item_id\ni1\n")
+    with pytest.raises(OutputExistsError, match=r"out holds items\.csv, which this command did not write"):
+        events.run(state, tmp_path / "out", overwrite=True)
+    assert (tmp_path / "out" / "items.csv").exists()
+
+
 def test_an_export_replaces_no_folder_of_raw_events(state: Path, tmp_path: Path) -> None:
     raw = tmp_path / "events"
     raw.mkdir()

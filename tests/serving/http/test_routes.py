@@ -278,6 +278,10 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
     "event without id": (
         "POST", "/events", {"events": [{"user_id": "u", "item_id": "i", "time": 1}]}, 422, "events.0.id", "is missing",
     ),
+    "event of a date": (
+        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 20261201}]}, 422,
+        "events.0.time", "must be in seconds since 1970, not a date of 8 digits, got 20261201",
+    ),
     "event of an empty type": (
         "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1, "type": ""}]}, 422,
         "events.0.type", "must not be empty",

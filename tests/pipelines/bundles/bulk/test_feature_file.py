@@ -101,9 +101,36 @@ def test_columns_of_objects_are_not_read(tmp_path: Path, copies: Copies, capsys:
     file = FeatureFile(tmp_path / "users.jsonl", "user_id", SPECS, copies, TrainedColumns())
     assert requests(file, range(1))[0]["age"] == 3
     assert "not read, since the tower has no such input: address\n" in capsys.readouterr().err
+    (tmp_path / "users.jsonl").write_text('{"user_id": "u1", "age": 3, "note": "x"}\n{"user_id": "u2", "note": 7}\n')
+    assert (
+        len(requests(FeatureFile(tmp_path / "users.jsonl", "user_id", SPECS, copies, TrainedColumns()), range(2))) == 2
+    )
     (tmp_path / "users.jsonl").write_text('{"user_id": "u1", "age": {"years": 3}, "hour": 5}\n')
     with pytest.raises(DataError, match=r"users\.jsonl: column 'age' holds objects; a feature takes values or lists$"):
         FeatureFile(tmp_path / "users.jsonl", "user_id", SPECS, copies, TrainedColumns())
+
+
+@pytest.mark.parametrize("value", [b"\x00\x00", 0.5, {"x": 0.5}, [[0.5]], [b"a"]])
+def test_a_vector_that_is_no_list_of_numbers_is_refused(tmp_path: Path, copies: Copies, value: object) -> None:
+    pl.DataFrame({"user_id": ["u1"], "taste": [value], "age": [3.0]}).write_parquet(tmp_path / "users.parquet")
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", SPECS, copies, TrainedColumns())
+    with pytest.raises(DataError, match=r"users\.parquet, column 'taste': must hold lists of numbers, or texts"):
+        requests(file, range(1))
+
+
+@pytest.mark.parametrize("form", ["12|15", "[12, 15]", "['12', '15']", '["12", "15"]'])
+def test_a_history_is_read_as_a_list_however_a_list_is_written(tmp_path: Path, copies: Copies, form: str) -> None:
+    pl.DataFrame({"user_id": ["u1"], "history": [form]}).write_csv(tmp_path / "users.csv")
+    (asked,) = requests(FeatureFile(tmp_path / "users.csv", "user_id", SPECS, copies, TrainedColumns()), range(1))
+    assert asked["history"] == ["12", "15"]
+
+
+@pytest.mark.parametrize("kind", ["neighbours", "cooccurrence"])
+def test_of_more_neighbours_than_the_tower_takes_the_last_are_kept(tmp_path: Path, copies: Copies, kind: str) -> None:
+    specs = [*SPECS[:2], FeatureSpec(name="near", kind=kind, dtype="string", length=2)]
+    pl.DataFrame({"user_id": ["i1"], "near": ["a|b|c"]}).write_csv(tmp_path / "items.csv")
+    file = FeatureFile(tmp_path / "items.csv", "user_id", specs, copies, TrainedColumns())
+    assert requests(file, range(1), specs)[0]["near"] == ["b", "c"]
 
 
 def test_rows_are_read_forwards_across_batches(tmp_path: Path, copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:

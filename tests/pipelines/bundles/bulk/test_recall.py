@@ -1,7 +1,9 @@
 """Bulk recall: what each user gets alone, in order, resumable after a kill, complete or not there at all."""
 
 import fcntl
+import os
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -122,6 +124,12 @@ def test_listed_users_in_their_order_with_unknown_ones(
     assert command.run(bundle, 4, tmp_path / "out.parquet", users=tmp_path / "users.txt") == 4
     check(tmp_path / "out.parquet", users, 4)
     assert "users.txt: 2 of its 4 users, 'nobody' for one (the bundle has 'u0'), are not in" in capsys.readouterr().err
+
+
+def test_keys_of_json_lines_that_nothing_reads_may_hold_anything(bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "users.jsonl").write_text('{"user_id": "u7", "note": "x"}\n{"user_id": "u0", "note": 7}\n')
+    assert command.run(bundle, 4, tmp_path / "out.parquet", users=tmp_path / "users.jsonl") == 2
+    check(tmp_path / "out.parquet", ["u7", "u0"], 4)
 
 
 def test_a_shard_of_users_of_another_form_is_warned_of_the_whole_file(
@@ -267,6 +275,20 @@ def test_two_processes_never_work_on_one_output(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", out.name]
 
 
+def test_a_lock_is_that_of_a_file_which_other_machines_know(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kinds, original = list[bool](), fcntl.flock
+
+    def flock(handle: int, operation: int) -> None:
+        kinds.append(stat.S_ISREG(os.fstat(handle).st_mode))
+        original(handle, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    command.run(bundle, 3, tmp_path / "out.parquet")
+    assert kinds and all(kinds) and [path.name for path in tmp_path.glob(".*")] == []
+
+
 def test_a_lock_that_its_holder_removed_meanwhile_is_taken_anew(
     bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -327,6 +349,8 @@ def test_a_taken_output_is_refused_before_any_work(bundle: Path, tmp_path: Path)
     listed.write_parquet(out)
     with pytest.raises(OutputExistsError, match=f"{out} is what this command reads; name another --out"):
         command.run(bundle, 3, out, users=out, overwrite=True)
+    with pytest.raises(OutputExistsError, match=f"{out} is what this command reads; name another --out"):
+        command.run(bundle, 3, out, users=f"file://{out}", overwrite=True)
     assert pl.read_parquet(out).equals(listed)
     command.run(bundle, 3, out, overwrite=True)
     check(out, ALL, 3)
