@@ -87,9 +87,13 @@ def index(
 ) -> None:
     """Build the bundle's index, tuned until its measured recall reaches the target."""
     from pipelines.bundles import build_index as command
+    from serving.bundle.active import ACTIVE
 
     command.run(bundle, target_recall=target_recall, target_k=target_k, kind=kind)
-    next_step("serve --bundle", bundle)
+    if (bundle.parent / ACTIVE).exists():
+        next_step("bundles activate", Path(bundle.name), "--root", bundle.parent)
+    else:
+        next_step("serve --bundle", bundle)
 
 
 def recall(

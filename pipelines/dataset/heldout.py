@@ -122,7 +122,8 @@ def has_targets(dataset: Dataset, split: str) -> bool:
 def refuse_no_targets(dataset: Dataset) -> None:
     """Raises DataError if no report could be made of this data set."""
     if not has_targets(dataset, "test"):
-        raise DataError(f"{dataset.path}: no user has a test event to recall; prepare it with data.test_share above 0")
+        why = "all are impressions" if dataset.manifest.events["test"] else "prepare it with data.test_share above 0"
+        raise DataError(f"{dataset.path}: no user has a test event to recall; {why}")
 
 
 def heldout_users(dataset: Dataset, split: str, *, repeats: bool = False) -> Int32s:

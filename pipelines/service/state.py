@@ -62,6 +62,10 @@ def restore(saved: Path, state: Path) -> None:
         OutputExistsError: `state` exists.
     """
     _refuse_none("--backup", saved)
+    if state.exists():
+        raise OutputExistsError(
+            f"--state {state}: exists; stop the service and move it aside, or name another directory"
+        )
     with staged(state, marker=FILE) as directory:
         phases("state restore", COPY, READ)
         directory.mkdir()

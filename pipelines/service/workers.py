@@ -185,16 +185,18 @@ class Workers:
                 for worker in self._workers:
                     worker.look(self._metrics)
                 self._see_off()
+                if not any(worker.process.is_alive() for worker in (*self._workers, *self._leaving)):
+                    for each in self._sockets:  # else callers wait until the next worker listens
+                        with suppress(OSError):
+                            each.shutdown(socket.SHUT_RDWR)
                 failed = not any_answered and all(worker.start_at is not None for worker in self._workers)
         # Not one that SIGTTOU told to stop: while the others linger, they accept new callers.
         for worker in self._workers:
             worker.closing.value = 1
         while self._workers:
             self._remove()
-        # Each worker closes its sockets when its linger is over. If the parent held them open, the system would go on
-        # accepting connections and answering none.
         for each in self._sockets:
-            each.close()
+            each.close()  # as each worker does when its linger is over: held open, callers would wait
         while self._leaving:
             self._leaving[0].process.join(LOOK_S)
             self._see_off()

@@ -68,7 +68,7 @@ def shared_metrics() -> Iterator[Path]:
     own = os.environ.get(METRICS) or None
     directory = Path(own or mkdtemp(prefix="towers-metrics-"))
     directory.mkdir(parents=True, exist_ok=True)
-    for old in directory.glob("*.db"):
+    for old in (path for kind in KINDS for path in directory.glob(f"{kind}_*.db")):
         old.unlink()
     os.environ[METRICS] = str(directory)
     try:

@@ -4,6 +4,7 @@ import os
 import signal
 import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -34,6 +35,21 @@ def test_a_killed_worker_is_replaced_and_nobody_waits_for_it(tmp_path: Path) -> 
         third = _two_workers(service)
         assert (second - first) < third and not first & third
         assert service.process.poll() is None
+
+
+@pytest.mark.long
+def test_while_no_worker_is_left_callers_are_refused_and_do_not_wait(tmp_path: Path) -> None:
+    with RunningService(write_whole_world(tmp_path), workers=2, log=tmp_path / "log") as service:
+        for worker in _two_workers(service):
+            os.kill(worker, signal.SIGKILL)
+        until_refused(int(service.url.rpartition(":")[2]), within_s=START_S)
+        deadline, told = time.monotonic() + START_S, []
+        while 200 not in told:
+            assert time.monotonic() < deadline
+            with suppress(httpx.ConnectError):
+                told.append(httpx.get(f"{service.url}/readyz", timeout=START_S).status_code)
+            time.sleep(0.05)
+        _answers(service)
 
 
 @pytest.mark.long

@@ -65,10 +65,10 @@ class FeatureFile:
         self.path, there = self.table.path, (*self.table.columns, *self.table.unread)
         if objects := [name for name in self.table.unread if name in names]:
             raise DataError(f"{path}: column {objects[0]!r} holds objects; a feature takes values or lists")
-        self._id_features = [spec.name for spec in specs if spec.kind in ("id", "item")]
+        self._id_features = [spec.name for spec in specs if spec.kind == "id"]
         features = [spec for spec in specs if spec.name not in self._id_features]
         self._read = [spec for spec in features if spec.name in self.table.columns]
-        if features and not self._read:
+        if any(spec.kind != "item" for spec in features) and not self._read:
             found, inputs = shown(there), ", ".join(spec.name for spec in features)
             raise DataError(f"{path}: no column of a feature; it has {found}; the tower's inputs are {inputs}")
         if missing := [spec.name for spec in features if spec not in self._read]:

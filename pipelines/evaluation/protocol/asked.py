@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pipelines.console import amount
 from pipelines.dataset.dataset import Dataset
-from pipelines.dataset.heldout import EARLIER, HeldOut, Window, heldout, within
+from pipelines.dataset.heldout import EARLIER, HeldOut, Window, heldout, refuse_no_targets, within
 from pipelines.dataset.popularity import DAY_S, TICKS_PER_S, has_windows
 from pipelines.errors import DataError
 from pipelines.evaluation.protocol.options import EPOCH, Protocol, last_known
@@ -72,7 +72,7 @@ def ask(protocol: Protocol, data: Dataset, item_rows: NDArray[np.int64]) -> Aske
     outside, in_gap = ~within(events, window), ~within(events, (after_gap, None))
     inside = ~outside & ~in_gap
     if not len(events):
-        raise DataError(f"{data.path}: no user has a test event to recall; prepare it with data.test_share above 0")
+        refuse_no_targets(data)
     if not inside.any():
         times = np.asarray(events.time)
         raise DataError(

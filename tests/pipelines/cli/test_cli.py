@@ -532,6 +532,21 @@ def test_a_recipe_that_names_no_model_is_told_of_default(
     assert (copy in capsys.readouterr().err) == told and (RECIPES / "default.toml").is_file()
 
 
+@pytest.mark.parametrize(
+    ("root", "following"), [(True, "bundles activate new --root root"), (False, "serve --bundle root/new")]
+)
+def test_the_command_after_an_index_activates_the_bundle_of_a_root(
+    root: bool, following: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "root").mkdir()
+    if root:
+        (tmp_path / "root" / "active.json").write_text("{}")
+    monkeypatch.setattr("pipelines.bundles.build_index.run", lambda *_, **__: None)
+    assert towers(monkeypatch, "index", "--bundle", "root/new") == 0
+    assert capsys.readouterr().err == f"next: {console.towers()} {following}\n"
+
+
 def test_the_command_after_a_move_takes_a_directory_with_blanks(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

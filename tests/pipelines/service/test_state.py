@@ -172,7 +172,7 @@ def test_what_cannot_be_backed_up_or_restored_is_refused(tmp_path: Path) -> None
         with pytest.raises(DataError, match=r"--(state|backup) .*empty: no journal\.sqlite in it"):
             call()
     SqliteJournal.open(tmp_path / "state").close()
-    with pytest.raises(OutputExistsError):
+    with pytest.raises(OutputExistsError, match=r"--state .*state: exists; stop the service and move it aside"):
         state.restore(tmp_path / "state", tmp_path / "state")
     (tmp_path / "empty" / FILE).write_text("no database at all, but long enough to be one\n" * 100)
     for call in (lambda: state.backup(tmp_path / "empty", tmp_path / "out"),

@@ -363,8 +363,8 @@ def test_an_operators_own_directory_is_emptied_of_metrics_and_stays(
     monkeypatch.setenv(METRICS, str(tmp_path / "own"))
     code = "from serving.telemetry import metrics"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)  # the directory may be gone
-    for name in ("counter_7.db", "a letter.txt"):
+    for name in ("counter_7.db", "a letter.txt", "shop.db"):
         (tmp_path / "own" / name).touch()
     with shared_metrics() as directory:
-        assert [path.name for path in directory.iterdir()] == ["a letter.txt"]
+        assert sorted(path.name for path in directory.iterdir()) == ["a letter.txt", "shop.db"]
     assert os.environ[METRICS] == str(directory) == str(tmp_path / "own") and directory.exists()

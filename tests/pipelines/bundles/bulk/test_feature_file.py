@@ -125,6 +125,17 @@ def test_a_history_is_read_as_a_list_however_a_list_is_written(tmp_path: Path, c
     assert asked["history"] == ["12", "15"]
 
 
+@pytest.mark.parametrize("given", [True, False])
+def test_a_user_is_no_item_and_the_item_of_a_query_is_a_column(tmp_path: Path, copies: Copies, given: bool) -> None:
+    """As of task = "similarity", whose queries are items."""
+    specs = [FeatureSpec(name="item_id", kind="item", dtype="string"), SPECS[2]]
+    rows = pl.DataFrame({"user_id": ["i7"], "age": [3.0]} | ({"item_id": [12]} if given else {}))
+    rows.write_parquet(tmp_path / "users.parquet")
+    file = FeatureFile(tmp_path / "users.parquet", "user_id", specs, copies, TrainedColumns())
+    (asked,) = requests(file, range(1), specs)
+    assert asked.get("item_id") == ("12" if given else None) and asked["age"] == 3.0
+
+
 @pytest.mark.parametrize("kind", ["neighbours", "cooccurrence"])
 def test_of_more_neighbours_than_the_tower_takes_the_last_are_kept(tmp_path: Path, copies: Copies, kind: str) -> None:
     specs = [*SPECS[:2], FeatureSpec(name="near", kind=kind, dtype="string", length=2)]
