@@ -67,13 +67,13 @@ def run(bundle: Path, state: Path | DatabaseUrl, out: Path, *, overwrite: bool =
             events = journal.events_since(0)
         held = LiveInfo(journal=journal.identity, items=last, events=events[-1][0] if events else counted)
     # Events that the prior already counted in its own data must not count twice. Of an item that the bundle does not
-    # hold it has counted none: they came before the item, or it was deleted and folded out.
+    # hold it has counted none: they came before the item, or it was left out, or deleted and folded out.
     until = -1 if prior is None or prior.until is None else prior.until
     trained = _as_in_training(opened, events)
     later = [
         event
         for number, event in trained
-        if event.time > until and (number > counted or event.item_id not in opened.item_rows)
+        if event.item_id not in opened.item_rows or (event.time > until and number > counted)
     ]
     view = recaller.catalogue.live.view
     seen = len(open_array(bundle, SEEN_ITEMS, np.int32, (None,)))

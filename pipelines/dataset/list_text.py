@@ -1,14 +1,20 @@
 """Detects the separator by which texts look like lists, and splits them."""
 
 import ast
+import json
+import re
+import warnings
 from functools import partial
 
-import orjson
 import polars as pl
+
+from pipelines.console import is_text
 
 # Only the first turns a column into lists by itself: it has no other use between words. The others are only suggested.
 SEPARATORS = ("|", ";", ",", "/")
 WRITTEN = r"(?s)^\s*\[.*\]\s*$"
+BESIDE = re.compile(r"""['"]\s+['"]""")
+QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 HOLD_SHARE = 0.5  # more than this share of the distinct texts must contain the separator
 TEXTS_A_PART = 2  # and each part must occur, on average, in at least this many of them
 
@@ -32,7 +38,7 @@ def separator_of(texts: pl.Series, separators: tuple[str, ...] = SEPARATORS) -> 
 def split_text(texts: pl.Expr, separator: str) -> pl.Expr:
     """Splits texts into lists of parts, without surrounding blanks and empty parts.
 
-    Of a whole list as JSON or Python writes it, ``["de", "en"]`` or ``[1, 2]``, the parts are what it holds.
+    Of a whole list as JSON, Python or NumPy writes it, ``["de", "en"]`` or ``[1, 2]``, the parts are what it holds.
     """
     split = partial(_split, separator=separator)
     return texts.map_batches(split, return_dtype=pl.List(pl.String), is_elementwise=True)
@@ -50,14 +56,26 @@ def _split(texts: pl.Series, separator: str) -> pl.Series:
 
 
 def _listed(text: str) -> list[str] | None:
-    """What a list in JSON or Python holds; None if the text is no list of words and numbers."""
+    """What a list in JSON or Python holds, or one of words in brackets; None if the text is none."""
+    inside = text.strip()[1:-1]
     try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        try:
-            values = ast.literal_eval(text.strip())
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            return None
+        values = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)  # numbers as they are written
+    except (ValueError, RecursionError):
+        values = _literal(text)
+    if values is None and "," in inside and not {"[", "]"} & {*inside}:
+        values = [each.strip().strip("'\"") for each in inside.split(",")]
     if not isinstance(values, list) or not all(isinstance(each, str | int | float | None) for each in values):
         return None
-    return [str(each).strip() for each in values if each is not None]
+    parts = [str(each).lower() if isinstance(each, bool) else str(each).strip() for each in values if each is not None]
+    return parts if all(map(is_text, parts)) else None
+
+
+def _literal(text: str) -> object:
+    if BESIDE.search(text):  # as NumPy writes texts; Python would join them
+        return [each[1:-1] for each in QUOTED.findall(text)]
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of backslashes in texts
+            return ast.literal_eval(text.strip())
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return None

@@ -165,6 +165,7 @@ def _search(data: Dataset) -> Choice:
             return float(per_user(ranker_of(fits.of(settings), K), held, METRIC, K).mean())
 
         values = counting_values(data, held, METRIC, K, fits.of, advance=advance)
+        most -= len(values)
         popular = {counting: float(figures.mean()) for counting, figures in values.items()}
         best = max(popular, key=popular.__getitem__)
         validation = {POPULARITY: popular[Counting()], USERS_ALIKE: popular[Counting(users_alike=True)]}

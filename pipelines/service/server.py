@@ -12,6 +12,7 @@ import socket
 import struct
 import sys
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 from typing import Any
@@ -117,3 +118,11 @@ def refuse_new_connections(listener: int) -> None:
     with suppress(OSError), socket.socket(fileno=os.dup(listener)) as duplicate:
         filter = struct.pack("@HP", len(SYN_ONLY), ctypes.addressof(program))
         duplicate.setsockopt(socket.SOL_SOCKET, SO_ATTACH_FILTER, filter)
+
+
+def close_ports(sockets: Sequence[socket.socket]) -> None:
+    """Refuses callers until somebody listens again; in the system's queue they would wait for that."""
+    for each in sockets:
+        # Only once: a socket that does not listen would never work again.
+        if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+            each.shutdown(socket.SHUT_RDWR)

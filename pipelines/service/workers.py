@@ -21,7 +21,7 @@ from typing import Any
 import uvicorn
 
 from pipelines.errors import DataError
-from pipelines.service.server import Server
+from pipelines.service.server import Server, close_ports
 from serving.telemetry.logs import SERVICE
 from serving.telemetry.metric_files import release
 
@@ -185,10 +185,9 @@ class Workers:
                 for worker in self._workers:
                     worker.look(self._metrics)
                 self._see_off()
-                if not any(worker.process.is_alive() for worker in (*self._workers, *self._leaving)):
-                    for each in self._sockets:  # else callers wait until the next worker listens
-                        with suppress(OSError):
-                            each.shutdown(socket.SHUT_RDWR)
+                alive = any(worker.process.is_alive() for worker in (*self._workers, *self._leaving))
+                if not alive and self._config.port:  # one that the system chose would be another one afterwards
+                    close_ports(self._sockets)
                 failed = not any_answered and all(worker.start_at is not None for worker in self._workers)
         # Not one that SIGTTOU told to stop: while the others linger, they accept new callers.
         for worker in self._workers:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from serving.files.staging import remove
+
 
 class BusyError(Exception):
     """Another process works in the directory."""
@@ -63,6 +65,19 @@ def waited(file: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def empty(directory: Path, file: str) -> None:
+    """Removes all that a directory holds whose lock is that of `file`: this last, or another process that makes a new
+    one would find something left."""
+    for each in sorted(directory.iterdir(), key=lambda path: path.name == file):
+        remove(each)
+
+
+def remove_empty(directory: Path) -> None:
+    """Removes a directory after `empty`, unlocked: a network file system keeps a file that is removed while open."""
+    with suppress(OSError):  # another process has come
+        directory.rmdir()
 
 
 def _is_at(handle: int, path: Path) -> bool:

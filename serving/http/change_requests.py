@@ -1,6 +1,7 @@
 """What the routes that change something have in common: their bodies (items, events, impressions), and the write."""
 
 from collections.abc import Callable
+from datetime import date
 from typing import Annotated, Any, TypeVar
 
 import anyio.to_thread
@@ -27,6 +28,10 @@ DATES = 19_000_101, 21_991_231  # which it reads as days, and refuses
 def _no_date(seconds: int) -> int:
     """Refuses dates of 8 digits, which as seconds are of August and September 1970."""
     if DATES[0] <= seconds <= DATES[1]:
+        try:
+            date.fromisoformat(str(seconds))
+        except ValueError:
+            return seconds
         raise PydanticCustomError("date", "must be in seconds since 1970, not a date of 8 digits")
     return seconds
 

@@ -3,6 +3,7 @@
 prometheus-client maps sparse files. A page that found no space later would kill the process without a message.
 """
 
+import errno
 import os
 import shutil
 import sys
@@ -63,13 +64,18 @@ def release(directory: Path, process: int) -> None:
 def shared_metrics() -> Iterator[Path]:
     """Sets PROMETHEUS_MULTIPROC_DIR to a directory for the workers' metrics and removes it at the end.
 
-    If the variable is already set, its directory is emptied, used and kept.
+    If the variable is already set, its directory is emptied of metrics, used and kept.
+
+    Raises:
+        FileExistsError: it holds another file that would be read as one of metrics.
     """
     own = os.environ.get(METRICS) or None
     directory = Path(own or mkdtemp(prefix="towers-metrics-"))
     directory.mkdir(parents=True, exist_ok=True)
     for old in (path for kind in KINDS for path in directory.glob(f"{kind}_*.db")):
         old.unlink()
+    if other := next(directory.glob("*.db"), None):
+        raise FileExistsError(errno.EEXIST, f"{METRICS} needs a directory of its own, this one holds {other.name}", own)
     os.environ[METRICS] = str(directory)
     try:
         yield directory

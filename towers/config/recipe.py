@@ -134,6 +134,8 @@ def _refuse_unknown(raw: Mapping[str, Any], key: Sequence[str]) -> None:
     node = trial
     for part in key[:-1]:
         node = node.setdefault(part, {})
+        if not isinstance(node, dict):  # a later override has made it a value
+            return
     node[key[-1]] = None
     try:
         Config.model_validate(with_tuples(trial))

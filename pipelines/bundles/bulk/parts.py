@@ -19,7 +19,7 @@ import polars as pl
 from pipelines.console import Advance, amount, say
 from pipelines.errors import DataError
 from serving.bundle.manifest import Manifest
-from serving.files.lock import BusyError, exclusive
+from serving.files.lock import BusyError, empty, exclusive, remove_empty
 from serving.files.staging import refuse_existing, remove, staged
 
 LOCK = ".lock"  # of the directory; one of the directory itself is unknown to other machines
@@ -46,12 +46,8 @@ def job_of(command: str, manifest: Manifest, **inputs: object) -> str:
 
 
 def digest_of_rows(ids: pl.Series, content: str = "") -> str:
-    """Returns 16 hexadecimal digits for some rows.
-
-    Args:
-        ids: the ids of all rows, those of other shards included.
-        content: what else the rows hold, or its digest.
-    """
+    """Returns 16 hexadecimal digits for the ids of all rows, those of other shards included, and `content`: what else
+    the rows hold, or its digest."""
     key = hashlib.sha256(f"{len(ids)} {content}".encode())
     for first in range(0, len(ids), HASHED_IDS):
         key.update("\n".join(ids.slice(first, HASHED_IDS).to_list()).encode("utf-8", "surrogatepass"))
@@ -88,7 +84,8 @@ def parts_beside(out: Path, job: str, command: str) -> Iterator[Path]:
             say(f"{command}: continuing with {amount(len(list(parts.glob('*.arrow'))), 'finished parts')}")
         parts.mkdir(exist_ok=True)
         yield parts
-        remove(hidden)
+        empty(hidden, LOCK)
+    remove_empty(hidden)
 
 
 def remove_parts(out: Path) -> None:
@@ -96,7 +93,8 @@ def remove_parts(out: Path) -> None:
     hidden = hidden_beside(out)
     if hidden.is_dir():
         with suppress(BusyError), exclusive(hidden, "", LOCK):
-            remove(hidden)
+            empty(hidden, LOCK)
+        remove_empty(hidden)
 
 
 def part_files(

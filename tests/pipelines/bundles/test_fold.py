@@ -201,14 +201,15 @@ def test_a_prior_tells_the_time_of_the_latest_event_that_was_folded_into_it(tmp_
 def test_events_of_an_item_count_once_it_is_there(sold_out: bool, tmp_path: Path) -> None:
     """They came before the item, or were counted in a bundle from which it was folded out since."""
     shares = np.zeros((ITEMS, 2), np.float32)
-    write_world(tmp_path / "0", write_towers=save_towers, prior=PRIOR, item_prior=shares)
+    prior = PRIOR.model_copy(update={"until": 500})
+    write_world(tmp_path / "0", write_towers=save_towers, prior=prior, item_prior=shares)
     live = CatalogueUpdates(SqliteJournal.open(tmp_path / "state"), Encoder.of_items)
     catalogue = opened(tmp_path / "0", live).catalogue
 
     def put() -> None:
         live.put(catalogue, [("late", {"group": "g1", "place": 0.9}, {})])
 
-    steps = [put] * sold_out + [lambda: live.add_events([UserEvent(f"e{n}", f"u{n}", "late", 900) for n in range(5)])]
+    steps = [put] * sold_out + [lambda: live.add_events([UserEvent(f"e{n}", f"u{n}", "late", 400) for n in range(5)])]
     steps += [lambda: live.delete(["late"])] * sold_out + [put, lambda: None]
     for number, step in enumerate(steps):
         step()

@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import pytest
 import uvicorn
 
 from pipelines.service import workers
+from pipelines.service.server import close_ports
 from pipelines.service.workers import Worker
 from serving.telemetry.metric_files import METRICS, shared_metrics
 from tests.support.paths import ROOT
@@ -363,8 +365,32 @@ def test_an_operators_own_directory_is_emptied_of_metrics_and_stays(
     monkeypatch.setenv(METRICS, str(tmp_path / "own"))
     code = "from serving.telemetry import metrics"
     subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)  # the directory may be gone
-    for name in ("counter_7.db", "a letter.txt", "shop.db"):
+    for name in ("counter_7.db", "a letter.txt"):
         (tmp_path / "own" / name).touch()
     with shared_metrics() as directory:
-        assert sorted(path.name for path in directory.iterdir()) == ["a letter.txt", "shop.db"]
+        assert [path.name for path in directory.iterdir()] == ["a letter.txt"]
     assert os.environ[METRICS] == str(directory) == str(tmp_path / "own") and directory.exists()
+    (directory / "shop.db").touch()
+    with (
+        pytest.raises(FileExistsError, match=r"a directory of its own, this one holds shop\.db"),
+        shared_metrics(),
+    ):
+        pytest.fail("the shop's file would be read")
+    assert (directory / "shop.db").exists()
+
+
+def test_a_port_is_closed_once_and_opens_again() -> None:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        address = listener.getsockname()
+        close_ports([listener])  # nobody has listened yet
+        listener.listen()
+        close_ports([listener])
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(address, timeout=5)
+        for _ in range(3):
+            close_ports([listener])
+        listener.listen()
+        with socket.create_connection(listener.getsockname(), timeout=5) as caller, listener.accept()[0] as other:
+            other.sendall(b"here")
+            assert caller.recv(4) == b"here"

@@ -301,6 +301,8 @@ def test_an_override_that_would_change_nothing_or_too_much_is_refused(
     recipe.write_text('[features.query]\nuser_id = { kind = "id" }\n[optimizer]\nclip_norm = 5.0\n')
     with pytest.raises(ConfigError, match=message):
         load_config(recipe, [override])
+    with pytest.raises(ConfigError, match=r"data\.columns: must be a table"):
+        load_config(recipe, ["data.columns.user=", "data.columns=5"])
     # What is not there, but could be, may be taken out.
     assert load_config(recipe, ["model.temperature=", "loss.correction="]) == load_config(recipe)
 

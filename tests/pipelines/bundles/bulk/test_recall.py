@@ -22,6 +22,7 @@ from pipelines.errors import DataError
 from serving.bundle.manifest import read_manifest
 from serving.bundle.reader import Bundle
 from serving.errors import BundleError
+from serving.files import lock, staging
 from serving.files.staging import OutputExistsError
 from serving.recall.recaller import Recaller
 from serving.search.exact import ExactIndex
@@ -285,7 +286,10 @@ def test_a_lock_is_that_of_a_file_which_other_machines_know(
         original(handle, operation)
 
     monkeypatch.setattr(fcntl, "flock", flock)
+    removed = list[str]()
+    monkeypatch.setattr(lock, "remove", lambda path: (removed.append(path.name), staging.remove(path)))
     command.run(bundle, 3, tmp_path / "out.parquet")
+    assert removed[-1] == ".lock" and len(removed) == 2
     assert kinds and all(kinds) and [path.name for path in tmp_path.glob(".*")] == []
 
 
