@@ -13,8 +13,8 @@ from pipelines.console import is_text
 # Only the first turns a column into lists by itself: it has no other use between words. The others are only suggested.
 SEPARATORS = ("|", ";", ",", "/")
 WRITTEN = r"(?s)^\s*\[.*\]\s*$"
-BESIDE = re.compile(r"""['"]\s+['"]""")
-QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
+QUOTED = r"""(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+NUMPY = re.compile(rf"(?s)\s*\[\s*{QUOTED}(?:\s+{QUOTED})+\s*\]\s*")
 HOLD_SHARE = 0.5  # more than this share of the distinct texts must contain the separator
 TEXTS_A_PART = 2  # and each part must occur, on average, in at least this many of them
 
@@ -38,7 +38,8 @@ def separator_of(texts: pl.Series, separators: tuple[str, ...] = SEPARATORS) -> 
 def split_text(texts: pl.Expr, separator: str) -> pl.Expr:
     """Splits texts into lists of parts, without surrounding blanks and empty parts.
 
-    Of a whole list as JSON, Python or NumPy writes it, ``["de", "en"]`` or ``[1, 2]``, the parts are what it holds.
+    Of a whole list as JSON or Python writes it, ``["de", "en"]`` or ``[1, 2]``, or NumPy one of texts, the parts are
+    what it holds.
     """
     split = partial(_split, separator=separator)
     return texts.map_batches(split, return_dtype=pl.List(pl.String), is_elementwise=True)
@@ -48,22 +49,22 @@ def _split(texts: pl.Series, separator: str) -> pl.Series:
     parts = texts.str.split(separator).list.eval(pl.element().str.strip_chars())
     written = texts.filter(texts.str.contains(WRITTEN)).unique()
     if len(written):
-        lists = pl.Series([_listed(text) for text in written], dtype=pl.List(pl.String))
+        lists = pl.Series([_listed(text, separator) for text in written], dtype=pl.List(pl.String))
         known = pl.DataFrame({"text": written, "list": lists})
         frame = pl.DataFrame({"text": texts, "parts": parts}).join(known, "text", "left", maintain_order="left")
         parts = frame.select(pl.coalesce("list", "parts")).to_series()
     return parts.list.eval(pl.element().filter(pl.element() != ""))
 
 
-def _listed(text: str) -> list[str] | None:
+def _listed(text: str, separator: str) -> list[str] | None:
     """What a list in JSON or Python holds, or one of words in brackets; None if the text is none."""
     inside = text.strip()[1:-1]
     try:
         values = json.loads(text, parse_int=str, parse_float=str, parse_constant=str)  # numbers as they are written
     except (ValueError, RecursionError):
         values = _literal(text)
-    if values is None and "," in inside and not {"[", "]"} & {*inside}:
-        values = [each.strip().strip("'\"") for each in inside.split(",")]
+    if values is None and separator in inside and not {"[", "]"} & {*inside}:
+        values = [each.strip().strip("'\"") for each in inside.split(separator)]
     if not isinstance(values, list) or not all(isinstance(each, str | int | float | None) for each in values):
         return None
     parts = [str(each).lower() if isinstance(each, bool) else str(each).strip() for each in values if each is not None]
@@ -71,11 +72,11 @@ def _listed(text: str) -> list[str] | None:
 
 
 def _literal(text: str) -> object:
-    if BESIDE.search(text):  # as NumPy writes texts; Python would join them
-        return [each[1:-1] for each in QUOTED.findall(text)]
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of backslashes in texts
+            if NUMPY.fullmatch(text):  # Python would join the texts
+                return [ast.literal_eval(each) for each in re.findall(QUOTED, text)]
             return ast.literal_eval(text.strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return None

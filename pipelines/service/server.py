@@ -125,4 +125,5 @@ def close_ports(sockets: Sequence[socket.socket]) -> None:
     for each in sockets:
         # Only once: a socket that does not listen would never work again.
         if each.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            each.shutdown(socket.SHUT_RDWR)
+            with suppress(OSError):  # of systems that cannot
+                each.shutdown(socket.SHUT_RDWR)

@@ -326,6 +326,11 @@ def test_no_name_of_the_data_is_a_command_of_the_terminal_or_a_line_of_its_own(t
         ("[de, en]", ["de", "en"]),
         ("[live]", ["[live]"]),
         ("['de' 'en']", ["de", "en"]),
+        (r"""['it\'s' "x"]""", ["it's", "x"]),
+        ("['a', ' ', 3]", ["a", "3"]),
+        (r"""['it\'s', ' ', 'x']""", ["it's", "x"]),
+        ("""['say "hi" "ho"', 3]""", ['say "hi" "ho"', "3"]),
+        ("[{{0}}]", ["[{{0}}]"]),
         ("['a', nan]", ["a", "nan"]),
         ("[007, 012]", ["007", "012"]),
         ("[12345678901234567890123, 1.50, true]", ["12345678901234567890123", "1.50", "true"]),
@@ -349,6 +354,19 @@ def test_amounts_that_are_no_plain_numbers_are_told_how_to_be_written(tmp_path: 
     prepared(tmp_path, "parquet", items=items.with_columns(prices.alias("price")))
     (told,) = (line for line in column_lines(Dataset.open(tmp_path / "out-parquet")) if "  price" in line)
     assert f"they look like numbers, such as '{prices.min()}': write them like 1234.5, without a currency" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "separator", "parts"),
+    [
+        ("[Smith, John; Doe, Jane]", ";", ["Smith, John", "Doe, Jane"]),
+        ("[Remastered, 2011]", "|", ["[Remastered, 2011]"]),
+        ("[1, 2]", "|", ["1", "2"]),
+    ],
+)
+def test_words_in_brackets_are_parted_by_the_column_s_separator(text: str, separator: str, parts: list[str]) -> None:
+    frame = pl.DataFrame({"text": [text]})
+    assert frame.select(split_text(pl.col("text"), separator)).to_series().to_list() == [parts]
 
 
 def test_numbers_of_sixteen_bits_keep_their_fractions(tmp_path: Path) -> None:

@@ -282,9 +282,9 @@ ERRORS: dict[str, tuple[str, str, Any, int, str | None, str]] = {
         "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 20261201}]}, 422,
         "events.0.time", "must be in seconds since 1970, not a date of 8 digits, got 20261201",
     ),
-    "event of digits that are no date": (
-        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 20261301, "x": 1}]}, 422,
-        "events.0.x", "no such key; allowed are id, user_id, item_id, time, type",
+    "event of a day that there is not": (
+        "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 20260230}]}, 422,
+        "events.0.time", "must be in seconds since 1970, not a date of 8 digits, got 20260230",
     ),
     "event of an empty type": (
         "POST", "/events", {"events": [{"id": "e", "user_id": "u", "item_id": "i", "time": 1, "type": ""}]}, 422,
