@@ -69,7 +69,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "tune --config ids.toml --dataset dataset --out tuned.toml --trials 1",
         ["trials", "finals"],
         "tuned.toml: recall@20 ",
-        "train --dataset dataset --config tuned.toml --out run",
+        "train --dataset dataset --config tuned.toml --out run-2",
     ),
     "export": (
         "export --run run --out bundles/first",
@@ -138,7 +138,7 @@ COMMANDS: dict[str, tuple[str, list[str], str, str]] = {
         "events export --state state --out exported",
         ["read", "write"],
         "exported: 3 events, ",
-        "prepare --events exported --out dataset",
+        "prepare --events exported --out dataset-2",
     ),
     "state backup": (
         "state backup --state state --out saved",
