@@ -5,10 +5,10 @@ test.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import islice
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ from benchmarks.baselines.task import Task
 from benchmarks.harness.resumable import Store
 from pipelines.dataset.heldout import HeldOut, seen
 from pipelines.dataset.popularity import Counting
+from pipelines.rankers import choice
 from pipelines.rankers.choice import EASE_LADDER, ORDERED_LADDERS, choose
 from pipelines.rankers.ease import BLOCK, PENALTY, Ease, ease_weights, highest
 from pipelines.rankers.evaluate import Lists, Ranker
@@ -244,28 +245,12 @@ def matrix(task: Task, splits: Sequence[str]) -> sp.csr_array:
 def climb(
     start: Climbed, ladders: Mapping[str, Sequence[float]], value: Callable[[Climbed], float]
 ) -> tuple[Climbed, dict[Climbed, float]]:
-    """Moves one setting at a time along its ladder as long as the value rises, round after round until none moves.
+    """`pipelines.rankers.choice.climb`; returns the best place, and the value of each that was tried, in this order."""
+    values: dict[Climbed, float] = {}
 
-    Args:
-        start: where it begins; each setting is on its ladder.
-        ladders: setting -> its values, ascending.
-        value: what to make large; asked once for each place.
+    def kept(place: Climbed) -> float:
+        values[place] = value(place)
+        return values[place]
 
-    Returns:
-        The best place, and the value of each place that was tried, in this order.
-    """
-    values = {start: value(start)}
-    best, begin = start, None
-    while best != begin:
-        begin = best
-        for name, ladder in ladders.items():
-            for step in (1, -1):
-                place = ladder.index(getattr(best, name)) + step
-                while 0 <= place < len(ladder):
-                    tried = replace(best, **{name: cast(Any, ladder[place])})
-                    if tried not in values:
-                        values[tried] = value(tried)
-                    if values[tried] <= values[best]:
-                        break
-                    best, place = tried, place + step
+    best, _ = choice.climb(start, ladders, kept)
     return best, values

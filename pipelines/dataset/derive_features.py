@@ -141,8 +141,8 @@ def _kind(frame: pl.LazyFrame, values: pl.Expr, kind: str) -> tuple[str | None, 
     first = frame.head(LOOKED_AT).collect()
     separator = separator_of(first.to_series())
     hint = "" if separator is None else f"; they look like lists separated by {separator!r} (see data.lists)"
-    if (amount_like := _amount_among(first.to_series().drop_nulls().unique())) and separator is None:
-        hint = f"; they look like numbers, such as {amount_like!r}: write them like 1234.5, without a currency"
+    if separator is None and (written := _amount_among(first.to_series().drop_nulls().unique())):
+        hint = f"; they look like numbers, such as {written!r}: write them like 1234.5, without a currency"
     odd = word_among_numbers(first, frame) if distinct > FEW_TEXTS else None
     if odd is not None and odd[1] < ODD_SHARE * rows:
         word = odd[0] if len(odd[0]) <= LONGEST_WORD else f"{odd[0][: LONGEST_WORD - 1]}…"

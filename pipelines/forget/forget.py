@@ -18,7 +18,7 @@ from pipelines.forget.left_overs import refuse_left_overs
 from pipelines.forget.run import saw_user
 from pipelines.forget.store import DOWNLOAD, stored_bundles
 from pipelines.service.state import open_journal
-from pipelines.service.verify import VERIFY, megabytes, verified
+from pipelines.service.verify import VERIFY, verify_each
 from serving.bundle.active import ACTIVE
 from serving.bundle.manifest import MANIFEST, not_a_bundle
 from serving.bundle.versions import CANDIDATE, Versions
@@ -91,9 +91,8 @@ def run(
         with _nothing_removed():
             stores = copies.enter_context(stored_bundles(urls)) if urls else []
             if every:
-                with progress(VERIFY, total=sum(map(megabytes, every)), unit="MB") as advance:
-                    for path in every:
-                        verified(path, advance)  # and not kept open: each holds a handle for every file that it maps
+                for _ in verify_each(every):
+                    pass
         searched: list[tuple[Place, Path, Callable[[], None] | None]] = [(path, path, None) for path in every]
         searched += [
             (store.place(name), path, partial(store.replace, name))

@@ -242,7 +242,7 @@ def climb(
                 place = first + step
                 while 0 <= place < len(values):
                     tried = replace(best, **{name: values[place]})
-                    if known(tried) <= known(best):
+                    if known(best) >= known(tried):
                         break
                     best, place = tried, place + step
                 if getattr(best, name) != values[first]:

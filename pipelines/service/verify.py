@@ -3,6 +3,7 @@
 A command that makes something of a bundle asks at its end whether the bundle is still the one that it opened.
 """
 
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -23,8 +24,14 @@ def verify(*bundles: Path) -> list[Bundle]:
     Raises:
         BundleError: a file is missing or not the manifest's.
     """
+    return list(verify_each(bundles))
+
+
+def verify_each(bundles: Sequence[Path]) -> Iterator[Bundle]:
+    """Does the work of `verify` one by one: an open bundle holds a handle for every file that it maps."""
     with progress(VERIFY, total=sum(map(megabytes, bundles)), unit="MB") as advance:
-        return [verified(bundle, advance) for bundle in bundles]
+        for bundle in bundles:
+            yield verified(bundle, advance)
 
 
 def verified(bundle: Path, advance: Advance) -> Bundle:

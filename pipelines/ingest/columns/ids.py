@@ -108,11 +108,10 @@ class IdColumn:
             frame = self._drop(frame, value.is_null() | value.is_nan(), "no id")
             # Beyond this, floats cannot represent every whole number.
             exact = 2**11 if dtype == pl.Float16 else 2**24 if dtype == pl.Float32 else 2**53
-            value = value.cast(pl.Float64)  # Polars does not round a Float16 down
-            broken = (value.abs() > exact) | (value != value.floor())
+            number = value.cast(pl.Float64)  # Polars does not round a Float16 down
+            broken = (number.abs() > exact) | (number != number.floor())
             frame = self._drop(frame, broken, "an id must be a string or a whole number")
             frame = frame.with_columns(value.cast(pl.Int64))
-            value = pl.col(name)
         elif not (dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Null)):
             raise DataError(f"{self.path}, column {name!r}: wrong type: ids are strings or whole numbers, got {dtype}")
         frame = self._drop(frame, value.is_null(), "no id").with_columns(value.cast(pl.String))
